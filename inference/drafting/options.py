@@ -1,0 +1,309 @@
+"""What may come next in an output with tool calls: texts with probabilities, and where each would leave the output.
+
+`expand` is the one place that knows how a call goes on: tools, keys, values, nesting, closing, the next call. It reads
+a cursor (a spot between two parts, real or planned) and never looks at tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os.path import commonprefix
+
+from schemafill.inference.drafting.values import Candidate, Field, ValueGuesser
+from schemafill.inference.toolcall.dialects import Dialect
+from schemafill.inference.toolcall.schema import Catalog, SchemaNode, Tool
+from schemafill.inference.toolcall.style import (
+    Style, between_calls, call_end, call_header, closing, opening, quoted,
+)  # fmt: skip
+from schemafill.inference.toolcall.tracker import CallRecord, Frame, Place, node_of_child
+
+OPTIONAL_SHARE = 0.5
+REQUIRED_SHARE = 0.97
+MOST_TOOLS = 6
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A spot between two parts of an output. kinds as in `Place`; `end` is behind the last call.
+
+    frames: the open containers from the arguments object inward; empty outside arguments.
+    """
+
+    kind: str
+    frames: tuple[Frame, ...]
+    call: CallRecord
+    calls: tuple[CallRecord, ...]
+    style: Style
+
+    @property
+    def key(self) -> tuple:
+        """Names the spot by its place in the output's structure, whatever the values before it."""
+        inside = tuple(frame.keys if frame.is_object else frame.num_values for frame in self.frames)
+        tool = self.call.tool if self.frames else None
+        return (self.kind, len(self.calls), tool, inside)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to go on from a cursor. `following` is None where nothing is known behind the text."""
+
+    text: str
+    probability: float
+    source: str
+    following: Cursor | None
+
+
+def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog: Catalog) -> Cursor | None:
+    """The cursor of a tracker's place; None where no structure is known.
+
+    A tool that is not in the catalogue gets the schema of the one that is named most like it.
+    """
+    at = next((i for i, frame in enumerate(place.frames) if frame.role == "args"), None)
+    if place.kind in ("open", "call", "done"):
+        return Cursor(place.kind, (), CallRecord(), calls, style)
+    if place.kind == "after_args":
+        is_open = any(frame.role == "call" for frame in place.frames)
+        return Cursor("after_args", (), CallRecord(), (*calls, place.call) if is_open else calls, style)
+    if place.kind == "lost" or at is None:
+        return None
+    frames = place.frames[at:]
+    if frames[0].node is None and (like := most_like(catalog, place.call.tool)) is not None:
+        frames = (replace(frames[0], node=like.parameters), *frames[1:])
+        for i in range(1, len(frames)):
+            frames = (*frames[:i], replace(frames[i], node=node_of_child(frames[i - 1])), *frames[i + 1 :])
+    return Cursor(place.kind, frames, place.call, calls, style)
+
+
+def most_like(catalog: Catalog, name: str | None) -> Tool | None:
+    """The tool of this name, else the one whose name shares the longest beginning with it (at least four signs)."""
+    if name is None or not catalog.tools:
+        return None
+    ranked = max(catalog.tools, key=lambda tool: (tool.name == name, len(commonprefix([tool.name, name]))))
+    return ranked if len(commonprefix([ranked.name, name])) >= 4 else None
+
+
+class Expander:
+    """Options for one request."""
+
+    def __init__(
+        self, dialect: Dialect, catalog: Catalog, ranking: Sequence[int], styles: Sequence[tuple[Style, float]],
+        values: ValueGuesser, end_text: str,
+    ) -> None:
+        self.dialect, self.catalog, self.ranking = dialect, catalog, ranking
+        self.styles, self.values, self.end_text = styles, values, end_text
+        self.is_style_known = False
+
+    def expand(self, cursor: Cursor, begun: str = "") -> list[Option]:
+        """The options at a cursor. `begun`: text that stands there already, or that the target is known to write."""
+        match cursor.kind:
+            case "open":
+                return self._openings(cursor) + self._unknown_tool(cursor, opening(cursor.style, self.dialect), begun)
+            case "call":
+                known = [self._header(cursor, "", cursor.style, tool, p) for tool, p in self._tools(cursor)]
+                return known + self._unknown_tool(cursor, "", begun)
+            case "object":
+                return self._keys(cursor)
+            case "value":
+                return self._values(cursor, cursor.style.colon, begun)
+            case "array":
+                return self._elements(cursor, begun)
+            case "after_args":
+                between = call_end(cursor.style, self.dialect) + between_calls(cursor.style, self.dialect)
+                return self._next_calls(cursor, between) + self._unknown_tool(cursor, between, begun)
+        return []
+
+    def _openings(self, cursor: Cursor) -> list[Option]:
+        styles = [(cursor.style, 1.0)] if self.is_style_known else self.styles
+        return [
+            self._header(cursor, opening(style, self.dialect), style, tool, share * p)
+            for style, share in styles
+            for tool, p in self._tools(cursor)
+        ]
+
+    def _tools(self, cursor: Cursor) -> list[tuple[Tool, float]]:
+        """Tools of the next call: by rank for the first, then the same again or the next one not used yet."""
+        tools = self.catalog.tools
+        used = [call.tool for call in cursor.calls]
+        order = [tools[i] for i in self.ranking]
+        if len(order) < 2:
+            return [(tool, 0.97) for tool in order]
+        weights: dict[int, float] = {}
+        for rank, tool in enumerate(order):
+            weights[id(tool)] = 0.75**rank * (0.5 if tool.name in used else 1.0)
+        if used:
+            for tool in tools:  # calls often follow the catalogue's order
+                if tool.name not in used:
+                    weights[id(tool)] += 1.0
+                    break
+            last = self.catalog.get(used[-1]) if used[-1] else None
+            if last is not None:
+                weights[id(last)] += 0.5
+        elif tools:
+            weights[id(tools[0])] += 0.6
+        total = sum(weights.values()) * 1.05
+        ranked = sorted(order, key=lambda tool: -weights[id(tool)])[:MOST_TOOLS]
+        return [(tool, weights[id(tool)] / total) for tool in ranked]
+
+    def _header(self, cursor: Cursor, before: str, style: Style, tool: Tool, probability: float) -> Option:
+        frame = Frame("args", node=tool.parameters)
+        following = Cursor("object", (frame,), CallRecord(tool.name), cursor.calls, style)
+        return Option(before + call_header(style, self.dialect, tool.name), probability, "name", following)
+
+    def _unknown_tool(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
+        """A header for a name that was written and is in no catalogue: as far as it goes, or as a whole."""
+        named = re.search(r'"%s"\s*:\s*"((?:[^"\\]|\\.)+)("?)' % re.escape(self.dialect.name_key), begun)
+        if named is None or self.catalog.get(named[1]) is not None:
+            return []
+        if not named[2] and any(tool.name.startswith(named[1]) for tool in self.catalog.tools):
+            return []
+        like = most_like(self.catalog, named[1])
+        frame = Frame("args", node=like.parameters if like else None)
+        following = Cursor("object", (frame,), CallRecord(named[1]), cursor.calls, cursor.style)
+        return [Option(before + call_header(cursor.style, self.dialect, named[1]), 0.5, "name", following)]
+
+    def _keys(self, cursor: Cursor) -> list[Option]:
+        """The next key or the end of the object, in the schema's order."""
+        frame = cursor.frames[-1]
+        depth = self._depth(cursor)
+        comma = "," if frame.num_values else ""
+        space = cursor.style.space(frame.role, "item" if comma else "open", depth)
+        options, left = [], 0.99
+        for name, share in self._fields(cursor, frame):
+            opened = replace(frame, state="value", keys=(*frame.keys, name))
+            following = replace(cursor, kind="value", frames=(*cursor.frames[:-1], opened))
+            options.append(Option(comma + space + quoted(name), left * share, "key", following))
+            left *= 1 - share
+            if left < 0.02:
+                break
+        end = "}" if not comma else cursor.style.space(frame.role, "close", depth) + "}"
+        options.append(Option(end, left, "close", self._leave(cursor)))
+        return options
+
+    def _fields(self, cursor: Cursor, frame: Frame) -> list[tuple[str, float]]:
+        """Keys that may come next with the chance that each is taken when those before it are not."""
+        node = frame.node
+        if node is None:
+            return []
+        names = list(node.properties)
+        seen = [names.index(key) for key in frame.keys if key in node.properties]
+        behind = names[max(seen) + 1 :] if seen else names
+        earlier = [dict(call.fields).keys() for call in cursor.calls if call.tool == cursor.call.tool]
+        fields = []
+        for name in behind:
+            share = REQUIRED_SHARE if name in node.required else OPTIONAL_SHARE
+            if earlier and frame.role == "args" and name not in node.required:
+                share = 0.93 if name in earlier[-1] else 0.06
+            elif name not in node.required and node.properties[name].default is not None:
+                share = 0.4
+            fields.append((name, share))
+        return fields
+
+    def _values(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
+        frame = cursor.frames[-1]
+        node = node_of_child(frame)
+        key = frame.keys[-1] if frame.is_object and frame.keys else ""
+        is_top = frame.role == "args"
+        field = Field(key or self._key_around(cursor), node, cursor.call, cursor.calls, is_top)
+        candidates = self.values.candidates(field)
+        options = [self._value_option(cursor, before, key, c) for c in candidates]
+        options += self._containers(cursor, before, node, 1.0 - sum(c.probability for c in candidates))
+        return options + self._grown(cursor, before, key, begun, candidates)
+
+    def _grown(
+        self, cursor: Cursor, before: str, key: str, begun: str, known: Sequence[Candidate]
+    ) -> list[Option]:
+        """Values that go on from one which is begun already: copies from where its beginning stands in the request."""
+        if not begun.startswith(before) or len(begun) == len(before):
+            return []
+        grown = self.values.grow(begun[len(before) :])
+        texts = {candidate.text for candidate in known}
+        return [self._value_option(cursor, before, key, c) for c in grown if c.text not in texts]
+
+    def _value_option(self, cursor: Cursor, before: str, key: str, candidate: Candidate) -> Option:
+        return Option(
+            before + candidate.text, candidate.probability, candidate.source, self._written(cursor, key, candidate.text)
+        )
+
+    def _written(self, cursor: Cursor, key: str, text: str) -> Cursor:
+        """The cursor behind a value."""
+        frame = cursor.frames[-1]
+        done = replace(frame, state="after", num_values=frame.num_values + 1)
+        call = cursor.call
+        if frame.role == "args":
+            call = replace(call, fields=(*call.fields, (key, text)))
+        kind = "object" if frame.is_object else "array"
+        return replace(cursor, kind=kind, frames=(*cursor.frames[:-1], done), call=call)
+
+    def _containers(self, cursor: Cursor, before: str, node: SchemaNode | None, share: float) -> list[Option]:
+        """Opening a nested object or array whose parts are known."""
+        if node is None or share <= 0:
+            return []
+        options = []
+        if node.properties and ("object" in node.types or not node.types):
+            frame = Frame("object", node=node)
+            options.append(("{", replace(cursor, kind="object", frames=(*cursor.frames, frame))))
+        if node.items is not None and "array" in node.types:
+            frame = Frame("array", node=node)
+            options.append(("[", replace(cursor, kind="array", frames=(*cursor.frames, frame))))
+        each = min(0.95, share) / max(1, len(options))
+        return [Option(before + sign, each, "structure", following) for sign, following in options]
+
+    def _elements(self, cursor: Cursor, begun: str) -> list[Option]:
+        frame = cursor.frames[-1]
+        depth = self._depth(cursor)
+        comma = "," if frame.num_values else ""
+        space = cursor.style.space("array", "item" if comma else "open", depth)
+        share = 0.6 if comma else 0.95
+        elements = self._values(cursor, comma + space, begun)
+        options = [replace(option, probability=option.probability * share) for option in elements]
+        close = cursor.style.space("array", "close", depth) if comma else ""
+        options.append(Option(close + "]", 1 - share, "close", self._leave(cursor)))
+        return options
+
+    def _leave(self, cursor: Cursor) -> Cursor:
+        """The cursor behind the container that the innermost frame closes."""
+        outer = cursor.frames[:-1]
+        if not outer:
+            return Cursor("after_args", (), CallRecord(), (*cursor.calls, cursor.call), cursor.style)
+        parent = outer[-1]
+        done = replace(parent, state="after", num_values=parent.num_values + 1)
+        kind = "object" if parent.is_object else "array"
+        call = cursor.call
+        if parent.role == "args":
+            call = replace(call, fields=(*call.fields, (parent.keys[-1], "")))
+        return replace(cursor, kind=kind, frames=(*outer[:-1], done), call=call)
+
+    def _next_calls(self, cursor: Cursor, between: str) -> list[Option]:
+        more = self._share_of_more(cursor)
+        options = [self._header(cursor, between, cursor.style, tool, more * p) for tool, p in self._tools(cursor)]
+        finish = call_end(cursor.style, self.dialect) + closing(cursor.style, self.dialect) + self.end_text
+        options.append(Option(finish, 1 - more, "close", Cursor("end", (), CallRecord(), cursor.calls, cursor.style)))
+        return options
+
+    def _share_of_more(self, cursor: Cursor) -> float:
+        """How likely another call is: high while the request holds values behind the last one used."""
+        last_tool = self.catalog.get(cursor.calls[-1].tool or "") if cursor.calls else None
+        if last_tool is None:
+            return 0.5
+        ends = [0]
+        for _, text in cursor.calls[-1].fields:
+            plain = text.strip('"')
+            ends += [at + len(plain) for at in self.values.spans.occurrences(plain, most=4)] if plain else []
+        behind = [
+            span for kind in ("names", "quoted", "numbers", "dates") for span in getattr(self.values.spans, kind)
+            if span.start >= max(ends)
+        ]  # fmt: skip
+        unused = sum(tool.name not in {call.tool for call in cursor.calls} for tool in self.catalog.tools)
+        if len(self.catalog.tools) > 1 and unused == 0:
+            return 0.25 if not behind else 0.4
+        return min(0.9, 0.3 + 0.25 * len(behind) + 0.2 * bool(unused and len(cursor.calls) < 3))
+
+    def _key_around(self, cursor: Cursor) -> str:
+        """The key under which an array's elements stand."""
+        return next((f.keys[-1] for f in reversed(cursor.frames[:-1]) if f.is_object and f.keys), "")
+
+    def _depth(self, cursor: Cursor) -> int:
+        """Open containers in the output, those around the arguments included."""
+        return self.dialect.call_depth + 1 + len(cursor.frames)

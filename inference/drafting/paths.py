@@ -1,0 +1,125 @@
+"""Best-first search over what the output may become: likely continuations as texts, each cut into known parts.
+
+Evidence is what the target itself showed at a spot in an earlier round (its choice after nodes that were not
+accepted, or after probe nodes): the text that it would write there. It outweighs every guess.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from itertools import count
+
+from schemafill.inference.drafting.options import Cursor, Expander, Option
+
+LEAST_PROBABILITY = 0.03
+MOST_EXPANDED = 40
+MOST_LEAVES = 24
+MOST_CHARS = 420
+EVIDENCE_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Part:
+    """One option taken on a path. `start`..`end` in the path's text (before 0: already written)."""
+
+    number: int
+    """Same number, same choice: paths that share a beginning share its parts."""
+    start: int
+    end: int
+    probability: float
+    """Of the whole path up to and with this part."""
+    source: str
+    spot: tuple
+    """The key of the cursor at which it was chosen."""
+
+
+@dataclass
+class Path:
+    """A continuation of the committed text. `is_whole`: what follows the text does not change how it is tokenised."""
+
+    text: str
+    parts: tuple[Part, ...]
+    cursor: Cursor | None
+    probability: float
+    is_whole: bool = False
+
+
+@dataclass
+class Evidence:
+    """What the target would write at spots not reached yet, by the spot's key."""
+
+    texts: dict[tuple, str] = field(default_factory=dict)
+
+    def add(self, spot: tuple, text: str) -> None:
+        """Keep the newest word on a spot; the longer one where both agree."""
+        known = self.texts.get(spot, "")
+        if text and not known.startswith(text):
+            self.texts[spot] = text
+
+
+def search_paths(
+    expander: Expander, cursor: Cursor, partial: str, evidence: Evidence, *, most_leaves: int = MOST_LEAVES
+) -> list[Path]:
+    """Likely continuations behind `partial` (what stands at the cursor already), best first."""
+    numbers, ties = count(), count()
+    start = Path("", (), cursor, 1.0)
+    heap = [(-1.0, next(ties), start, -len(partial))]
+    leaves: list[Path] = []
+    expanded = 0
+    while heap and len(leaves) < most_leaves:
+        _, _, path, offset = heapq.heappop(heap)
+        written = partial[len(partial) + offset :] if offset < 0 else ""
+        is_long = len(path.text) >= MOST_CHARS
+        options = []
+        if path.cursor is not None and expanded < MOST_EXPANDED and not is_long:
+            expanded += 1
+            hint = evidence.texts.get(path.cursor.key, "")
+            begun = hint if hint.startswith(written) else written
+            options = _weighed(expander.expand(path.cursor, begun), written, hint)
+        grown = 0
+        for option, probability in options:
+            total = path.probability * probability
+            if total < LEAST_PROBABILITY and grown:
+                continue
+            if total < LEAST_PROBABILITY / 3:
+                continue
+            end = offset + len(option.text)
+            number = next(numbers)
+            part = Part(number, offset, end, total, option.source, path.cursor.key)
+            text = path.text + (option.text[max(0, -offset) :] if end > 0 else "")
+            is_end = option.following is not None and option.following.kind == "end"
+            child = Path(text, (*path.parts, part), option.following, total, is_end)
+            heapq.heappush(heap, (-total, next(ties), child, end))
+            grown += 1
+        if not grown and path.text:
+            leaves.append(path)
+    leaves += [path for _, _, path, _ in heap if path.text][: max(0, most_leaves - len(leaves))]
+    return leaves
+
+
+def _weighed(options: list[Option], written: str, hint: str) -> list[tuple[Option, float]]:
+    """The options that agree with what is written, their probabilities scaled up to what they stood for together.
+
+    Those that agree with the evidence share nine tenths of it.
+    """
+    fitting = [o for o in options if o.text.startswith(written) or (o.following is not None and written.startswith(o.text))]
+    if written:
+        total = sum(o.probability for o in fitting)
+        scale = (0.85 + 0.15 * min(1.0, total)) / total if total else 0.0
+    else:
+        scale = 1.0
+    weighed = [(o, o.probability * scale) for o in fitting]
+    if len(hint) <= len(written) or not hint.startswith(written):
+        return sorted(weighed, key=lambda pair: -pair[1])
+    agreeing = [o.text.startswith(hint) or (hint.startswith(o.text) and o.following is not None) for o, _ in weighed]
+    mass = sum(p for (_, p), agrees in zip(weighed, agreeing, strict=True) if agrees)
+    if not mass:
+        return sorted(((o, p * (1 - EVIDENCE_SHARE)) for o, p in weighed), key=lambda pair: -pair[1])
+    return sorted(
+        (
+            (o, p * (EVIDENCE_SHARE / mass if agrees else 1 - EVIDENCE_SHARE))
+            for (o, p), agrees in zip(weighed, agreeing, strict=True)
+        ),
+        key=lambda pair: -pair[1],
+    )

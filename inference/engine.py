@@ -1,0 +1,282 @@
+"""From a request to a completion: builds the prompt, runs one method through the loop, reads the calls off the output.
+
+Owns the target, the tokenizer, the K/V arena and what is learned across requests (the target's layout style).
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import transformers
+import yaml
+from transformers import AutoTokenizer
+
+from schemafill.inference.decoding.loop import decode
+from schemafill.inference.decoding.methods import get_method
+from schemafill.inference.decoding.stop import StopRule
+from schemafill.inference.decoding.verify import make_choice
+from schemafill.inference.drafting.drafter import MAX_NODES, DecodeState
+from schemafill.inference.model.architectures import check_architecture
+from schemafill.inference.model.kv_arena import KVArena
+from schemafill.inference.model.latency import FLAT, LatencyCurve, calibrate
+from schemafill.inference.model.target import EXACT_ROWS, TargetModel, load_target
+from schemafill.inference.model.vocabulary import Vocabulary
+from schemafill.inference.request import Completion, DecodeStats, SamplingParams, UserError
+from schemafill.inference.toolcall.dialects import Dialect, dialect_from_template, get_dialect
+from schemafill.inference.toolcall.output import Delta, OutputParser, new_call_id
+from schemafill.inference.toolcall.plain_prompt import render_plain
+from schemafill.inference.toolcall.prompt import normalise_messages, render_chat, request_text
+from schemafill.inference.toolcall.schema import Catalog, parse_tools
+from schemafill.inference.toolcall.style import StyleMemory
+from schemafill.inference.toolcall.tracker import Tracker
+
+logger = logging.getLogger(__name__)
+
+NUMERICS = ("guarded", "fast", "exact")
+TARGET_FACTS = Path(__file__).parents[1] / "configs" / "targets"
+ARENA_STEP = 512
+
+
+class Engine:
+    """A loaded target, ready for one request at a time."""
+
+    def __init__(
+        self, target: TargetModel, tokenizer, *, dialect: Dialect, numerics: str = "guarded",
+        latency: LatencyCurve = FLAT, call_id_length: int | None = None, prefix_cache: bool = False,
+    ) -> None:
+        if numerics not in NUMERICS:
+            raise UserError(f"unknown numerics {numerics!r}, known are {', '.join(NUMERICS)}")
+        self.target = target
+        self.tokenizer = tokenizer
+        self.dialect = dialect
+        self.numerics = numerics
+        self.latency = latency
+        self.vocabulary = Vocabulary(tokenizer)
+        self.styles = StyleMemory(dialect.name)
+        self._call_id_length = call_id_length
+        self._arena: KVArena | None = None
+        self._prefix_cache = prefix_cache
+        self._prompt_in_arena: list[int] = []
+
+    @classmethod
+    def from_pretrained(
+        cls, target: str, *, head: str = "auto", device: str = "auto", dtype: str = "auto", numerics: str = "guarded",
+        threads: int | None = None, prefix_cache: bool = False, dialect: str = "auto",
+        trust_remote_code: bool = False, progress: bool = True,
+    ) -> Engine:
+        """Load a target (Hub id, folder or `embedded`) and measure its passes once.
+
+        head: `none` and `auto` run without a trained head. prefix_cache: prompt rows that the last request had in
+        common with this one are not computed again, whatever the method.
+        """
+        if head not in ("none", "auto"):
+            raise UserError(f"head {head!r}: trained heads cannot be loaded yet, use none or auto")
+        if numerics not in NUMERICS:
+            raise UserError(f"unknown numerics {numerics!r}, known are {', '.join(NUMERICS)}")
+        if threads is not None:
+            if threads < 1:
+                raise UserError(f"threads must be at least 1, got {threads}")
+            torch.set_num_threads(threads)
+        if dialect != "auto":
+            get_dialect(dialect)
+        if not progress:
+            transformers.utils.logging.disable_progress_bar()
+        source = _locate(target)
+        model = load_target(
+            source, device=device, dtype=dtype, exact=numerics == "exact", trust_remote_code=trust_remote_code
+        )
+        tokenizer = _load_tokenizer(source, trust_remote_code)
+        family = check_architecture(model.config)
+        chosen = _choose_dialect(source, tokenizer) if dialect == "auto" else dialect
+        if progress:
+            logger.info("measuring passes of %s", target)
+        return cls(
+            model, tokenizer, dialect=get_dialect(chosen), numerics=numerics, latency=calibrate(model),
+            call_id_length=family.call_id_length, prefix_cache=prefix_cache,
+        )
+
+    @property
+    def info(self) -> dict:
+        """What a result depends on, for reports."""
+        target = self.target
+        return {
+            "target": Path(target.name).name if Path(target.name).is_dir() else target.name,
+            "head": None,
+            "device": _device_name(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "numerics": self.numerics,
+            "prefix_cache": self._prefix_cache,
+            "threads": torch.get_num_threads(),
+            "versions": {
+                "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
+            },
+            "latency_curve": [[rows, s] for rows, s in zip(self.latency.rows, self.latency.seconds, strict=True)],
+            "dialect": self.dialect.name,
+            "row_invariant": target.is_row_invariant,
+        }  # fmt: skip
+
+    def tokenizer_text(self, token_ids: list[int]) -> list[str]:
+        """The text of each token."""
+        return [self.vocabulary.text_of([token_id]) for token_id in token_ids]
+
+    def generate(
+        self, *, messages: list[dict], tools: list[dict] | None = None, method: str = "schemafill",
+        sampling: SamplingParams | None = None, trace: bool = False,
+    ) -> Completion:
+        """The whole answer to a request. tools in OpenAI form or as bare functions."""
+        *_, completion = self.stream(messages=messages, tools=tools, method=method, sampling=sampling, trace=trace)
+        return completion
+
+    def stream(
+        self, *, messages: list[dict], tools: list[dict] | None = None, method: str = "schemafill",
+        sampling: SamplingParams | None = None, trace: bool = False,
+    ) -> Iterator[Delta | Completion]:
+        """The answer as deltas while it is decoded; the last item is the completion."""
+        started = perf_counter()
+        params = sampling or SamplingParams()
+        maker = get_method(method)
+        catalog = parse_tools(tools or [])
+        history = normalise_messages(messages, id_length=self._call_id_length)
+        prompt = self._prompt(history, catalog)
+        prompt_ids = self._encode(prompt)
+        limit = self._limit(len(prompt_ids), params)
+        stats = DecodeStats(prompt_tokens=len(prompt_ids))
+        state = self._state(prompt_ids, history, catalog)
+        drafter = maker.make(state)
+        stop = StopRule(self.dialect, self.vocabulary, self.target.end_ids, params.stop, limit)
+        arena = self._fresh_arena(prompt_ids, limit, drafter.side_rows)
+        choose = make_choice(params, self.target.kernels)
+        threshold = self.latency.threshold(self.target.dtype) if self.numerics == "guarded" else 0.0
+        stats.seconds_by_phase["prepare"] = perf_counter() - started
+
+        opens_reasoning = prompt.rstrip().endswith(self.dialect.reasoning_opening)
+        parser = OutputParser(self.dialect, catalog, opens_reasoning)
+        feed = _TextFeed(params.stop)
+        with torch.inference_mode():
+            for _ in decode(
+                self.target, arena, drafter, choose, state, stop, stats, threshold=threshold, keep_trace=trace
+            ):
+                yield from parser.feed(feed.take(stop.data, is_over=bool(stop.reason)))
+        parsed = parser.finish({"stop": "eos"}.get(stop.reason, stop.reason))
+        yield from parsed.deltas
+        stats.seconds = perf_counter() - started
+        phases = stats.seconds_by_phase
+        phases["other"] = stats.seconds - sum(phases[name] for name in ("prepare", "prefill", "draft", "verify"))
+        if parsed.tool_calls and state.tracker.state.is_style_seen:
+            self.styles.add(state.tracker.state.style)
+        for call in parsed.tool_calls:
+            object.__setattr__(call, "id", new_call_id())
+        yield Completion(
+            text=stop.text, token_ids=state.output_ids, tool_calls=parsed.tool_calls, content=parsed.content,
+            reasoning=parsed.reasoning, finish_reason=parsed.finish_reason, unfinished=parsed.unfinished, stats=stats,
+        )
+
+    def _prompt(self, history: list[dict], catalog: Catalog) -> str:
+        if self.dialect.name == "json":
+            return render_plain(history, catalog)
+        return render_chat(self.tokenizer, history, catalog.raw)
+
+    def _encode(self, prompt: str) -> list[int]:
+        """Ids of the prompt; a chat template writes its own start sign, a plain prompt gets the tokenizer's."""
+        ids = self.tokenizer(prompt, add_special_tokens=self.dialect.name == "json")["input_ids"]
+        if not ids:
+            raise UserError("the prompt is empty")
+        return ids
+
+    def _limit(self, num_prompt: int, params: SamplingParams) -> int:
+        context = self.target.max_positions
+        if num_prompt >= context:
+            raise UserError(f"the prompt has {num_prompt} tokens, the target's context holds {context}")
+        return min(params.max_new_tokens, context - num_prompt)
+
+    def _state(self, prompt_ids: list[int], history: list[dict], catalog: Catalog) -> DecodeState:
+        is_chain_only = self.target.exact and not self.target.is_row_invariant
+        return DecodeState(
+            prompt_ids=prompt_ids,
+            request_text=request_text(history),
+            catalog=catalog,
+            dialect=self.dialect,
+            vocabulary=self.vocabulary,
+            tracker=Tracker(self.dialect, catalog, self.styles.guesses()[0][0]),
+            styles=self.styles,
+            latency=self.latency,
+            end_ids=self.target.end_ids,
+            max_nodes=min(MAX_NODES, EXACT_ROWS - 1) if is_chain_only else MAX_NODES,
+            is_chain_only=is_chain_only,
+        )
+
+    def _fresh_arena(self, prompt_ids: list[int], limit: int, side_rows: int) -> KVArena:
+        """The engine's arena with nothing in it but reused prompt rows; a larger one where the request needs it."""
+        capacity = len(prompt_ids) + limit + MAX_NODES + 1
+        arena = self._arena
+        if arena is None or arena.capacity < capacity or arena.side_rows != side_rows:
+            self._arena = arena = None  # free the old rows first
+            self._arena = arena = self.target.new_arena(-(-capacity // ARENA_STEP) * ARENA_STEP, side_rows)
+            self._prompt_in_arena = []
+        arena.reset()
+        if self._prefix_cache:
+            pairs = zip(self._prompt_in_arena, prompt_ids, strict=False)
+            common = next((i for i, (old, new) in enumerate(pairs) if old != new), None)
+            common = min(len(self._prompt_in_arena), len(prompt_ids)) if common is None else common
+            arena.length = min(common, len(prompt_ids) - 1)
+        self._prompt_in_arena = prompt_ids
+        return arena
+
+
+class _TextFeed:
+    """Output bytes -> text that is sure to stay: no half characters, nothing that may become a stop text."""
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self._stop = [text.encode() for text in stop]
+        self._sent = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, data: bytes, *, is_over: bool) -> str:
+        held = 0 if is_over else max((_overlap(data, stop) for stop in self._stop), default=0)
+        new = data[self._sent : len(data) - held]
+        self._sent += len(new)
+        return self._decoder.decode(new, final=is_over)
+
+
+def _overlap(data: bytes, stop: bytes) -> int:
+    """Length of the longest end of `data` that is a beginning of `stop`."""
+    return next((size for size in range(min(len(stop) - 1, len(data)), 0, -1) if data.endswith(stop[:size])), 0)
+
+
+def _locate(target: str) -> str:
+    if target != "embedded":
+        return target
+    from schemafill.inference.fetch import target_folder
+
+    folder = target_folder("embedded")
+    if not folder.exists():
+        raise UserError("target embedded is not here yet: run `schemafill fetch-target embedded` first")
+    return str(folder)
+
+
+def _load_tokenizer(source: str, trust_remote_code: bool):
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load the tokenizer of {source!r}: {str(error).strip().splitlines()[0][:300]}") from error
+    if not tokenizer.is_fast:
+        raise UserError(f"the tokenizer of {source!r} has no fast form, which drafting needs")
+    return tokenizer
+
+
+def _choose_dialect(source: str, tokenizer) -> str:
+    """What `configs/targets/` says of the target, else what its chat template asks for."""
+    facts = TARGET_FACTS / f"{Path(source).name.lower()}.yaml"
+    if facts.is_file():
+        return yaml.safe_load(facts.read_text())["dialect"]
+    return dialect_from_template(tokenizer.chat_template or "")
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

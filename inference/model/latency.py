@@ -1,0 +1,137 @@
+"""How long a pass takes on this machine: t(rows), measured once, and what numeric noise the passes have.
+
+The drafter decides with it how many rows are worth proposing; the loop decides with it which choices to doubt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from schemafill.inference.model.target import TargetModel
+from schemafill.inference.model.tree import Proposal
+
+ROWS = (1, 2, 4, 6, 8, 12, 13, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96)
+CONTEXT = 256
+REPEATS = 4
+NOISE_STEPS = 24
+SAFETY = 4.0
+"""A choice is doubted when its margin is below this many times the largest difference seen between shapes."""
+
+
+@dataclass(frozen=True)
+class LatencyCurve:
+    """Seconds of a verify pass by rows, seconds of each further row in the prompt's pass, and the noise threshold."""
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+    prompt_row_s: float
+    noise: float
+    """Largest difference of a top-1/top-2 distance between a one-row pass and a row of a many-row pass."""
+
+    def __call__(self, rows: int) -> float:
+        """Seconds of a pass of so many rows, interpolated."""
+        if rows >= self.rows[-1]:
+            return self.seconds[-1] * rows / self.rows[-1]
+        right = next(i for i, known in enumerate(self.rows) if known >= rows)
+        if self.rows[right] == rows or right == 0:
+            return self.seconds[right]
+        low, high = self.rows[right - 1], self.rows[right]
+        share = (rows - low) / (high - low)
+        return self.seconds[right - 1] + share * (self.seconds[right] - self.seconds[right - 1])
+
+    def threshold(self, dtype: torch.dtype) -> float:
+        """Margins below this are looked at again in guarded decoding; never below the noise of the number format."""
+        floor = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
+        return max(floor, SAFETY * self.noise)
+
+
+FLAT = LatencyCurve(rows=(1, 256), seconds=(1.0, 1.0), prompt_row_s=0.0, noise=0.0)
+"""Rows cost nothing: for tests, and where nothing was measured."""
+
+
+def calibrate(target: TargetModel, *, refresh: bool = False) -> LatencyCurve:
+    """The curve of this target on this device with this number of threads; measured once and kept on disk."""
+    path = _cache_path(target)
+    if path.exists() and not refresh:
+        try:
+            stored = json.loads(path.read_text())
+            return LatencyCurve(tuple(stored["rows"]), tuple(stored["seconds"]), stored["prompt_row_s"], stored["noise"])
+        except (ValueError, KeyError, OSError):
+            pass  # unreadable: measure again and overwrite
+    curve = _measure(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump(asdict(curve), file)
+    Path(file.name).replace(path)
+    return curve
+
+
+def _measure(target: TargetModel) -> LatencyCurve:
+    generator = torch.Generator().manual_seed(0)
+    context = min(CONTEXT, target.max_positions - max(ROWS) - NOISE_STEPS - 1)
+    tokens = torch.randint(0, target.vocab_size, (context + max(ROWS),), generator=generator).tolist()
+    arena = target.new_arena(context + 2 * max(ROWS) + NOISE_STEPS)
+    prompt_s = [_prompt_seconds(target, arena, tokens[:size]) for size in (context // 2, context)]
+    seconds = [float("inf")] * len(ROWS)
+    for _ in range(REPEATS):  # row counts in turn, so that a slow moment hits all alike
+        for at, rows in enumerate(ROWS):
+            proposal = Proposal(tokens[context])
+            proposal.add_chain(tokens[context + 1 : context + rows], 0, "guess")
+            started = perf_counter()
+            target.forward(arena, proposal).logits[0, 0].item()
+            seconds[at] = min(seconds[at], perf_counter() - started)
+    for at in range(len(seconds) - 2, -1, -1):  # fewer rows never cost more
+        seconds[at] = min(seconds[at], seconds[at + 1])
+    row_s = max(0.0, (prompt_s[1] - prompt_s[0]) / (context - context // 2))
+    return LatencyCurve(ROWS, tuple(seconds), row_s, _noise(target, arena))
+
+
+def _prompt_seconds(target: TargetModel, arena, tokens: list[int]) -> float:
+    best = float("inf")
+    for _ in range(2):
+        arena.reset()
+        started = perf_counter()
+        target.forward_prompt(arena, tokens).logits[0, 0].item()
+        best = min(best, perf_counter() - started)
+    return best
+
+
+def _noise(target: TargetModel, arena) -> float:
+    """Decode a few tokens one by one, then all in one pass, and compare how far the best two logits lie apart."""
+    if target.is_row_invariant:
+        return 0.0
+    start, root, tokens, margins = arena.length, 1, [], []
+    for _ in range(NOISE_STEPS):
+        top = target.forward(arena, Proposal(root)).logits[0].topk(2)
+        arena.commit([])
+        tokens.append(root)
+        margins.append((top.values[0] - top.values[1]).item())
+        root = int(top.indices[0])
+    arena.length = start
+    proposal = Proposal(tokens[0])
+    proposal.add_chain(tokens[1:], 0, "guess")
+    top = target.forward(arena, proposal).logits.topk(2, dim=-1).values
+    return max(abs((top[i, 0] - top[i, 1]).item() - margins[i]) for i in range(len(margins)))
+
+
+def _cache_path(target: TargetModel) -> Path:
+    device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else _cpu_name()
+    parts = (target.name, str(target.config.to_dict()), str(target.dtype), device, torch.get_num_threads(),
+             torch.__version__, target.is_row_invariant, target.exact, ROWS)  # fmt: skip
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    home = Path(os.environ.get("SCHEMAFILL_HOME", Path.home() / ".cache" / "schemafill"))
+    return home / "latency" / f"{digest}.json"
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return "|".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
