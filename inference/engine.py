@@ -21,7 +21,7 @@ from schemafill.inference.decoding.loop import decode
 from schemafill.inference.decoding.methods import get_method
 from schemafill.inference.decoding.stop import StopRule
 from schemafill.inference.decoding.verify import make_choice
-from schemafill.inference.drafting.drafter import MAX_NODES, DecodeState
+from schemafill.inference.drafting.drafter import MAX_NODES, SIDE_ROWS, DecodeState
 from schemafill.inference.model.architectures import check_architecture
 from schemafill.inference.model.kv_arena import KVArena
 from schemafill.inference.model.latency import FLAT, LatencyCurve, calibrate
@@ -29,9 +29,10 @@ from schemafill.inference.model.target import EXACT_ROWS, TargetModel, load_targ
 from schemafill.inference.model.vocabulary import Vocabulary
 from schemafill.inference.request import Completion, DecodeStats, SamplingParams, UserError
 from schemafill.inference.toolcall.dialects import Dialect, dialect_from_template, get_dialect
-from schemafill.inference.toolcall.output import Delta, OutputParser, new_call_id
+from schemafill.inference.toolcall.output import OutputParser, new_call_id
 from schemafill.inference.toolcall.plain_prompt import render_plain
 from schemafill.inference.toolcall.prompt import normalise_messages, render_chat, request_text
+from schemafill.inference.toolcall.reply import Delta
 from schemafill.inference.toolcall.schema import Catalog, parse_tools
 from schemafill.inference.toolcall.style import StyleMemory
 from schemafill.inference.toolcall.tracker import Tracker
@@ -150,7 +151,7 @@ class Engine:
         state = self._state(prompt_ids, history, catalog)
         drafter = maker.make(state)
         stop = StopRule(self.dialect, self.vocabulary, self.target.end_ids, params.stop, limit)
-        arena = self._fresh_arena(prompt_ids, limit, drafter.side_rows)
+        arena = self._fresh_arena(prompt_ids, limit)
         choose = make_choice(params, self.target.kernels)
         threshold = self.latency.threshold(self.target.dtype) if self.numerics == "guarded" else 0.0
         stats.seconds_by_phase["prepare"] = perf_counter() - started
@@ -211,13 +212,13 @@ class Engine:
             is_chain_only=is_chain_only,
         )
 
-    def _fresh_arena(self, prompt_ids: list[int], limit: int, side_rows: int) -> KVArena:
+    def _fresh_arena(self, prompt_ids: list[int], limit: int) -> KVArena:
         """The engine's arena with nothing in it but reused prompt rows; a larger one where the request needs it."""
         capacity = len(prompt_ids) + limit + MAX_NODES + 1
         arena = self._arena
-        if arena is None or arena.capacity < capacity or arena.side_rows != side_rows:
+        if arena is None or arena.capacity < capacity:
             self._arena = arena = None  # free the old rows first
-            self._arena = arena = self.target.new_arena(-(-capacity // ARENA_STEP) * ARENA_STEP, side_rows)
+            self._arena = arena = self.target.new_arena(-(-capacity // ARENA_STEP) * ARENA_STEP, SIDE_ROWS)
             self._prompt_in_arena = []
         arena.reset()
         if self._prefix_cache:

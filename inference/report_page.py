@@ -26,17 +26,18 @@ NUM_SHOWN_REQUESTS = 24
 
 SOURCE_MEANINGS = {
     "target": "no draft carried it: the target's own choice after the accepted ones",
-    "structure": "fixed text of a call",
+    "structure": "fixed text of a call: brackets, fixed keys, white space",
     "name": "tool name",
-    "key": "parameter name",
-    "copy": "copied from the request",
-    "choice": "enum, constant or default of the schema",
-    "evidence": "first value token that the target itself had shown",
+    "key": "argument name",
+    "copy": "value copied from the request",
+    "choice": "enum, constant, default or example of the schema",
+    "evidence": "what the target had shown behind a rejected or probing node, against the first guess",
     "previous": "as in the previous call",
-    "guess": "typed guess",
-    "close": "closing brackets and quotes",
+    "guess": "the value ends here",
+    "close": "end of an object, a call or the list",
     "ngram": "continuation of a repeated token sequence",
-    "side": "decoded on a side branch",
+    "probe": "probe for a later field that came true",
+    "side": "written ahead on a side branch",
 }
 
 

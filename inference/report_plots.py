@@ -22,13 +22,13 @@ from schemafill.inference.results import FinishedRun  # noqa: E402
 SOURCE_COLOURS = {
     "target": "#BBBBBB", "structure": "#0077BB", "name": "#33BBEE", "key": "#009988", "copy": "#EE7733",
     "choice": "#CC3311", "evidence": "#EE3377", "previous": "#AA4499", "guess": "#DDCC77", "close": "#332288",
-    "ngram": "#999933", "side": "#882255",
+    "ngram": "#999933", "probe": "#44AA99", "side": "#882255",
 }  # fmt: skip
 PHASE_COLOURS = {
     "prepare": "#DDCC77", "prefill": "#33BBEE", "draft": "#EE7733", "verify": "#0077BB", "other": "#BBBBBB",
 }  # fmt: skip
 OTHER_COLOUR = "#555555"
-HATCHES = ("", "", "//", "", "", "\\\\", "", "xx", "", "..", "", "++")
+HATCHES = ("", "", "//", "", "", "\\\\", "", "xx", "", "..", "", "oo", "++")
 BAR_COLOUR, POINT_COLOUR = "#99CCEE", "#004466"
 WIDTH_INCHES, DPI = 6.6, 150  # narrow, so that the letters stay readable on a telephone
 

@@ -1,26 +1,19 @@
+"""What a run measures, compares and writes, on an engine that follows a script."""
+
 import json
-import math
 import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_runs import METHODS, config_of_two_requests, measured, rows_of
 from fake_engine import AR_IDS, FakeEngine, completion, default_script, install
 
 from schemafill.inference.bench import BenchConfig, balanced_orders, first_divergence, run_bench
-from schemafill.inference.figures import quantile, ratio, wilson_low
 from schemafill.inference.report_tables import text_report
 from schemafill.inference.request import SamplingParams, UserError
 from schemafill.inference.results import RunFolder
-
-METHODS = ("ar", "fast", "wrong", "broken")
-
-
-def write_suite(path: Path, *ids: str) -> Path:
-    rows = [{"id": id_, "messages": [{"role": "user", "content": f"do {id_}"}], "tools": []} for id_ in ids]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture
@@ -30,17 +23,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 @pytest.fixture
 def config(tmp_path: Path) -> BenchConfig:
-    suite = write_suite(tmp_path / "suite.jsonl", "a", "b")
-    return BenchConfig(target="toy", suite=str(suite), methods=METHODS, out=tmp_path / "out")
-
-
-def rows_of(config: BenchConfig) -> list[dict]:
-    return [json.loads(line) for line in (config.out / "results.jsonl").read_text().splitlines()]
-
-
-def measured(engine: FakeEngine) -> list[tuple[str, str]]:
-    """What the engine was asked, the warm-up left out."""
-    return [request for request in engine.requests if request[1].startswith("do ")]
+    return config_of_two_requests(tmp_path)
 
 
 def test_summary_holds_pooled_figures(engine: FakeEngine, config: BenchConfig) -> None:
@@ -205,112 +188,6 @@ def test_methods_take_turns_within_each_request(engine: FakeEngine, config: Benc
     assert [method for method, _ in asked[:4]] != [method for method, _ in asked[4:]]
 
 
-def test_resume_runs_only_what_is_missing(engine: FakeEngine, config: BenchConfig) -> None:
-    whole = run_bench(config)
-    results = config.out / "results.jsonl"
-    before = results.read_bytes()
-    lines = before.splitlines(keepends=True)
-    results.write_bytes(b"".join(lines[:5]) + lines[5][:40])  # killed while writing the sixth row
-    (config.out / "summary.json").unlink()
-    engine.requests.clear()
-
-    resumed = run_bench(config)
-
-    redone = {(row["method"], f"do {row['request_id']}") for row in map(json.loads, lines[5:])}
-    assert set(measured(engine)) == redone and len(measured(engine)) == 3
-    assert results.read_bytes().startswith(b"".join(lines[:5]))
-    assert Counter((row["request_id"], row["method"]) for row in rows_of(config)) == Counter(
-        (id_, method) for id_ in "ab" for method in METHODS
-    )
-    without_failures = [method for method in METHODS if method != "broken"]
-    assert all(resumed.methods[name] == whole.methods[name] for name in without_failures)
-
-
-def test_resumed_rows_are_compared_with_the_ar_row_of_the_first_run(engine: FakeEngine, config: BenchConfig) -> None:
-    run_bench(config)
-    results = config.out / "results.jsonl"
-    kept = [line for line in results.read_text().splitlines(keepends=True) if '"method": "ar"' in line]
-    results.write_text("".join(kept))
-    run_bench(config)
-    wrong = [row for row in rows_of(config) if row["method"] == "wrong"]
-    assert [row["first_divergence"] for row in wrong] == [5, 5]
-
-
-def test_a_complete_folder_needs_no_engine(engine: FakeEngine, config: BenchConfig) -> None:
-    first = run_bench(config)
-    engine.loads.clear()
-    assert run_bench(config) == first
-    assert engine.loads == []
-
-
-def test_more_requests_and_repeats_continue_the_same_run(engine: FakeEngine, config: BenchConfig) -> None:
-    run_bench(replace(config, limit=1))
-    engine.requests.clear()
-    summary = run_bench(replace(config, repeat=2))
-    assert len(measured(engine)) == 2 * 2 * 4 - 4
-    assert summary.methods["ar"].runs == 4
-    assert run_bench(replace(config, limit=1)).methods["ar"].runs == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"sampling": SamplingParams(temperature=0.5)}, "temperature was 0.0, is 0.5"),
-        ({"sampling": SamplingParams(max_new_tokens=9)}, "max_new_tokens"),
-        ({"numerics": "fast"}, "numerics was 'guarded', is 'fast'"),
-        ({"prefix_cache": True}, "prefix_cache"),
-        ({"methods": ("ar", "fast")}, "method_order"),
-        ({"target": "other"}, "target was 'toy', is 'other'"),
-    ],
-)
-def test_another_configuration_is_refused_by_the_name_of_the_field(
-    engine: FakeEngine, config: BenchConfig, change: dict, named: str
-) -> None:
-    run_bench(config)
-    before = (config.out / "results.jsonl").read_bytes()
-    engine.loads.clear()
-    with pytest.raises(UserError, match=named):
-        run_bench(replace(config, **change))
-    assert (config.out / "results.jsonl").read_bytes() == before
-    assert engine.loads == []  # known before a model is loaded
-
-
-def test_changed_suite_content_is_refused(engine: FakeEngine, config: BenchConfig) -> None:
-    run_bench(config)
-    write_suite(Path(config.suite), "a", "b", "c")
-    with pytest.raises(UserError, match="suite_sha256"):
-        run_bench(config)
-
-
-@pytest.mark.parametrize(("change", "named"), [({"threads": 7}, "threads was 2, is 7"), ({}, "versions.torch")])
-def test_what_the_engine_made_of_the_configuration_counts_too(
-    engine: FakeEngine, config: BenchConfig, change: dict, named: str
-) -> None:
-    run_bench(replace(config, limit=1))
-    if not change:
-        engine.versions = {"schemafill": "0.1", "torch": "2.14.0"}
-    before = (config.out / "results.jsonl").read_bytes()
-    with pytest.raises(UserError, match=named):
-        run_bench(replace(config, **change))
-    assert (config.out / "results.jsonl").read_bytes() == before
-
-
-def test_a_foreign_results_file_is_refused(engine: FakeEngine, config: BenchConfig) -> None:
-    config.out.mkdir()
-    (config.out / "results.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match="no config.json"):
-        run_bench(config)
-
-
-def test_a_damaged_row_is_named(engine: FakeEngine, config: BenchConfig) -> None:
-    run_bench(config)
-    results = config.out / "results.jsonl"
-    lines = results.read_text().splitlines(keepends=True)
-    results.write_text(lines[0] + '{"request_id": "a"}\n' + "".join(lines[2:]))
-    with pytest.raises(UserError, match=r"results\.jsonl:2"):
-        run_bench(config)
-
-
 def test_unknown_method_is_named_before_anything_is_loaded(engine: FakeEngine, config: BenchConfig) -> None:
     with pytest.raises(UserError, match="'slow'; known: ar, fast"):
         run_bench(replace(config, methods=("ar", "slow")))
@@ -354,22 +231,3 @@ def test_terminal_table_shows_figures_and_command(engine: FakeEngine, config: Be
 )
 def test_first_divergence(ours: list[int], theirs: list[int], index: int | None) -> None:
     assert first_divergence(ours, theirs) == index
-
-
-def test_wilson_interval_has_the_published_values() -> None:
-    assert wilson_low(650, 650) == pytest.approx(0.9941, abs=5e-5)
-    assert wilson_low(450, 450) == pytest.approx(0.9915, abs=5e-5)
-    assert wilson_low(81, 263) == pytest.approx(0.2553, abs=5e-5)  # Newcombe 1998, table I, method 3
-    assert wilson_low(0, 20) == 0.0
-    assert wilson_low(0, 0) is None
-
-
-def test_quantiles_lie_between_order_statistics() -> None:
-    assert quantile([], 0.5) is None
-    assert quantile([3.0], 0.9) == 3.0
-    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
-    assert math.isclose(quantile([0.0, 10.0], 0.9), 9.0)
-
-
-def test_ratio_of_nothing_is_no_number() -> None:
-    assert [ratio(1, 0), ratio(None, 2), ratio(1, None), ratio(0, 2)] == [None, None, None, 0.0]

@@ -8,9 +8,10 @@ from cases import case_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemafill.inference.request import ToolCall, UserError
+from schemafill.inference.request import ToolCall
 from schemafill.inference.toolcall.dialects import DIALECTS, get_dialect, render_calls
-from schemafill.inference.toolcall.output import Delta, OutputParser, Parsed, new_call_id, parse_output
+from schemafill.inference.toolcall.output import OutputParser, Parsed, new_call_id, parse_output
+from schemafill.inference.toolcall.reply import Delta
 from schemafill.inference.toolcall.schema import Catalog, parse_tools
 
 FAMILY_DIALECTS = {
@@ -146,77 +147,6 @@ def test_text_without_a_call_is_content_unchanged(dialect, text):
         assert (parsed.content or "") == text.strip()
 
 
-CALL_LIST = '{"tool_calls": [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]}'
-PRETTY_LIST = json.dumps(json.loads(CALL_LIST), indent=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (CALL_LIST, None),
-        (PRETTY_LIST, None),
-        (f"```json\n{CALL_LIST}\n```", None),
-        (f"```\n{PRETTY_LIST}", None),
-        (f"Both, [then] {{so}}:\n```json\n{CALL_LIST}\n```\nDone.", "Both, [then] {so}:\n\nDone."),
-        (f"Sure: {CALL_LIST} ok", "Sure:  ok"),
-        ('[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]', None),
-        ('{"name": "a", "arguments": {"x": 1}}\n{"name": "b", "parameters": {}}', None),
-        ('{"arguments": {"x": 1}, "name": "a"}, {"id": 7, "name": "b", "arguments": null}', None),
-        ('{"tool_calls": [{"name": "a", "arguments": {"x": 1}}], {"name": "b", "arguments": {}}]}', None),
-        ('{"tool_calls": [{"name": "a", "arguments": {"x": 1}}}}, {"name": "b", "arguments": {}}]}', None),
-    ],
-)
-def test_json_calls_are_found_in_every_dress(text, content):
-    parsed = parse_output(get_dialect("json"), CATALOG, text, "object")
-    assert [(call.name, json.loads(call.arguments)) for call in parsed.tool_calls] == [("a", {"x": 1}), ("b", {})]
-    assert (parsed.content, parsed.unfinished, parsed.finish_reason) == (content, None, "tool_calls")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"name": "Bob", "age": 5}', '{"tool_calls": []}', '[1, {"a": [2]}]', '```json\n{"a": 1}\n```', '{"na',
-        "```py\nx[0]```", '```js b {"a": 1}', '{ "a" b: {c}', "a { b } [c] `d` < e",
-        '{"note": {"name": "ping", "arguments": {}}}',
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("finish", ["eos", "object"])
-def test_json_that_is_no_call_is_content(text, finish):
-    parsed = parse_output(get_dialect("json"), CATALOG, text, finish)
-    assert (parsed.tool_calls, parsed.content, parsed.unfinished, parsed.finish_reason) == ([], text, None, "stop")
-
-
-@pytest.mark.parametrize("dialect", ["json", "llama3"])
-def test_a_bare_object_with_a_known_name_alone_is_a_call(dialect):
-    assert parse_output(get_dialect(dialect), CATALOG, '{"name": "ping"}', "eos").tool_calls == [ToolCall("ping", "{}")]
-    assert parse_output(get_dialect(dialect), CATALOG, '{"name": "pong"}', "eos").content == '{"name": "pong"}'
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ['{ "a" :1.0,\n"b": 1e5, "c": "\\u00e9\\/", "a": 2 }', "[1, 2]", '"text"', "7", "true", '{"t": (1, 2), "u": True}'],
-)
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_arguments_come_out_as_written(dialect, arguments):
-    call = ToolCall("unheard.of", arguments)
-    text = render_calls(get_dialect(dialect), [call])
-    assert parse_output(get_dialect(dialect), CATALOG, text, "eos").tool_calls == [call]
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "content"),
-    [
-        ('<tool_call>\n{"name": "a", "arguments": {"x": nut}\n</tool_call>', '{"x": nut}', None),
-        ('<tool_call>\n{"name": "a", "arguments": {"x": "nut"\n</tool_call>\nDone', '{"x": "nut"\n', "Done"),
-        ('<tool_call>\n{"name": "a", "arguments": {"x": 1}}}\n</tool_call>', '{"x": 1}', None),
-        ('<tool_call>\n{"name": "a", "arguments": {"x": 1}} oops</tool_call>', '{"x": 1}', "oops"),
-    ],
-)
-def test_a_call_in_broken_json_keeps_its_text(text, arguments, content):
-    parsed = parse_output(get_dialect("hermes"), CATALOG, text, "eos")
-    assert (parsed.tool_calls, parsed.content) == ([ToolCall("a", arguments)], content)
-
-
 @pytest.mark.parametrize(
     ("dialect", "text", "name", "arguments"),
     [
@@ -225,6 +155,7 @@ def test_a_call_in_broken_json_keeps_its_text(text, arguments, content):
         ("hermes", '<tool_call>\n{"name": "ping", "argu', "ping", ""),
         ("mistral", '[TOOL_CALLS] [{"name": "ping", "arguments": nul', "ping", "nul"),
         ("llama3", '{"name": "ping", "parameters": {"a": "b', "ping", '{"a": "b'),
+        ("llama3", '{"name": "pi', None, ""),
         ("json", '{"tool_calls": [', None, ""),
         ("json", '```json\n{"tool_calls": [{"name": "ping", "arguments": {}', "ping", "{}"),
     ],
@@ -243,6 +174,14 @@ def test_the_end_of_the_output_releases_what_was_held_back():
     assert parse_output(get_dialect("hermes"), CATALOG, "a </thi", "eos", reasoning_open=True).reasoning == "a </thi"
 
 
+def test_what_the_end_cut_off_after_a_whole_call_is_no_content():
+    text = '<tool_call>\n{"name": "ping", "arguments": {"a": 1}}\n</tool_'
+    parsed = parse_output(get_dialect("hermes"), CATALOG, text, "length")
+    assert (parsed.tool_calls, parsed.content) == ([ToolCall("ping", '{"a": 1}')], None)
+    fence = parse_output(get_dialect("json"), CATALOG, "so:\n```json\n", "length")
+    assert (fence.content, fence.unfinished) == ("so:\n```json", None)
+
+
 def test_content_and_arguments_are_not_held_back():
     parser = OutputParser(get_dialect("hermes"), CATALOG)
     assert parser.feed("The north") == [Delta("content", "The north")]
@@ -252,6 +191,8 @@ def test_content_and_arguments_are_not_held_back():
 
 
 def test_reasoning_is_only_at_the_start():
+    call = '<tool_call>\n{"name": "ping"}\n</tool_call>'
+    assert parse_output(get_dialect("hermes"), CATALOG, call + "<think>b</think>", "eos").reasoning is None
     parsed = parse_output(get_dialect("hermes"), CATALOG, " <think>\na</think> b <think> c", "eos")
     assert (parsed.reasoning, parsed.content) == ("a", "b <think> c")
 
@@ -277,12 +218,3 @@ def test_call_ids_have_nine_letters_or_digits_and_differ():
     ids = {new_call_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(len(call_id) == 9 and call_id.isascii() and call_id.isalnum() for call_id in ids)
-
-
-def test_an_unknown_dialect_is_named_with_the_known_ones():
-    with pytest.raises(UserError, match="unknown dialect 'xml', known are json, hermes, mistral, llama3"):
-        get_dialect("xml")
-
-
-def test_rendering_no_call_gives_no_text():
-    assert [render_calls(dialect, []) for dialect in DIALECTS.values()] == ["", "", "", ""]

@@ -15,7 +15,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES = PROJECT["tool"]["setuptools"]["packages"]
+DATA_PACKAGE = "schemafill.configs"
+"""Holds no Python. The wheel carries only its targets: what is known about them is read at run time."""
+PACKAGES = [package for package in PROJECT["tool"]["setuptools"]["packages"] if package != DATA_PACKAGE]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 NOT_PACKAGES = {"tests", "runs", "build", "dist", "data", "checkpoints"}
 DISTRIBUTIONS = {"yaml": "pyyaml", "rank_bm25": "rank-bm25", "prometheus_client": "prometheus-client"}
@@ -43,23 +45,23 @@ def test_every_package_is_marked_as_one():
     assert [package for package in PACKAGES if not (folder_of(package) / "__init__.py").exists()] == []
 
 
-def test_wheel_holds_every_file_below_the_packages(tmp_path):
+def test_wheel_holds_every_file_below_the_packages_and_the_facts_of_targets(tmp_path):
     """Built from a copy: a build in place leaves a `build` folder whose stale files would enter the next wheel."""
     source = tmp_path / "source"
     source.mkdir()
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
-    for top in {package.split(".")[1] for package in PACKAGES}:
+    tops = {package.split(".")[1] for package in PACKAGES}
+    for top in {*tops, "configs"}:
         shutil.copytree(ROOT / top, source / top, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", str(tmp_path), str(source)], check=True, capture_output=True)
 
     (wheel,) = tmp_path.glob("*.whl")
     shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    tops = {source / package.split(".")[1] for package in PACKAGES}
-    expected = {f"schemafill/{file.relative_to(source)}" for top in tops for file in top.rglob("*") if file.is_file()}
-    assert shipped == expected
+    files = {file for top in {*tops, "configs/targets"} for file in (source / top).rglob("*") if file.is_file()}
+    assert shipped == {f"schemafill/{file.relative_to(source)}" for file in files}
 
 
 def pins(path: Path) -> dict[str, str]:

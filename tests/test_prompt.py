@@ -209,6 +209,10 @@ def test_a_refusing_template_is_the_callers_fault_in_one_line():
         render_chat(tokenizer_with("mistral_like"), [assistant(call("c"))], [])
     with pytest.raises(UserError, match="cannot render"):
         render("qwen2.5", [{"role": "user", "content": "half a character \ud800"}])
+    tokenizer = tokenizer_with("qwen_like")
+    tokenizer.chat_template = "{{ raise_exception('first line\nsecond line') }}"
+    with pytest.raises(UserError, match="request: first line second line$"):
+        render_chat(tokenizer, [{"role": "user", "content": "x"}], [])
 
 
 def test_request_text_is_what_was_said_without_system_and_catalogue():

@@ -88,6 +88,8 @@ def test_only_a_faulty_list_object_or_name_is_an_error(tools, fault):
     [
         None, True, False, 5, "text", [], {}, {"type": 5}, {"type": ["object", None, 3]}, {"$ref": 5}, {"$ref": "#"},
         {"$ref": "#/no/such"}, {"$ref": "https://example.org/x"}, {"$ref": "#/a/0", "a": [{"$ref": "#/a/0"}]},
+        {"$ref": "#/a/" + "9" * 5000, "a": [{}]}, {"$ref": "#/a/7", "a": [{}]},
+        {"properties": {"a": {"const": 10**5000}}},
         {"anyOf": 5}, {"anyOf": [5, None, True]}, {"allOf": {}}, {"oneOf": [False]}, {"required": "x"}, {"enum": "abc"},
         {"required": [1, {}]}, {"properties": {"a": None, "b": 5, "c": [], 3: {}}}, {"items": 7, "prefixItems": 7},
         {"properties": {"a": {"enum": [float("nan"), "\ud800"], "default": object(), "description": 5, "format": []}}},
@@ -105,7 +107,7 @@ def test_no_schema_is_an_error(parameters):
         ("dict", ["object"]), ("HashMap", ["object"]), ("float", ["number"]), ("double", ["number"]),
         ("int", ["integer"]), ("long", ["integer"]), ("Boolean", ["boolean"]), ("STRING", ["string"]),
         ("char", ["string"]), ("any", []), ("", []), ("datetime", []), (None, []),
-        (["string", "null"], ["null", "string"]), (["str", "no"], ["string"]),
+        (["string", "null"], ["null", "string"]), (["str", "no"], ["string"]), (["string", "any"], []),
     ],
 )  # fmt: skip
 def test_type_names_of_the_corpora_are_understood(written, types):
@@ -140,6 +142,33 @@ def test_parts_of_lists_tuples_and_maps_are_slots():
         ("old", "[]"): ("boolean",), ("map", "{}"): ("integer",), ("free",): ("object",), ("anything",): (),
         ("{}",): ("string",),
     }  # fmt: skip
+
+
+def test_pointers_lead_anywhere_in_the_parameters():
+    slots = slots_of({
+        "properties": {
+            "a": {"$ref": "#/$defs/x~1y~0z/anyOf/1"}, "b": {"$ref": "#/properties/a", "description": "again"},
+            "c": {"$ref": "#/$defs/per%20cent"}, "d": {"$ref": "#/$defs/x~1y~0z/anyOf/2"},
+        },
+        "$defs": {"x/y~z": {"anyOf": [{"type": "null"}, {"type": "integer"}]}, "per cent": {"enum": [1.5]}},
+    })  # fmt: skip
+    assert [slots[(name,)].types for name in "abcd"] == [("integer",), ("integer",), ("number",), ()]
+    assert slots[("b",)].node.description == "again"
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"anyOf": [False, {"type": "string"}]}, ("string",)),
+        ({"anyOf": [True, {"type": "string"}]}, ()),
+        ({"type": "number", "allOf": [{"type": "integer"}]}, ("integer",)),
+        ({"type": "string", "allOf": [{"type": "integer"}]}, ("string",)),
+        ({"type": "string", "nullable": True}, ("null", "string")),
+        ({"const": {"a": 1}}, ("object",)),
+    ],
+)
+def test_types_are_merged(schema, types):
+    assert slots_of({"properties": {"x": schema}})[("x",)].types == types
 
 
 def test_keywords_that_hold_together_narrow_the_value():
@@ -198,6 +227,10 @@ def nested(depth: int, wrap) -> dict:
     return {"properties": {"x": schema}}
 
 
+def described_refs(count: int) -> list[dict]:
+    return [{"$ref": f"#/$defs/{number}", "description": "one of many"} for number in range(count)]
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -207,11 +240,12 @@ def nested(depth: int, wrap) -> dict:
         {"properties": {f"p{number}": {"$ref": "#"} for number in range(2000)}},
         {"properties": {f"p{number}": {"$ref": "#", "description": "again"} for number in range(1000)}},
         {"allOf": [{"anyOf": [{"properties": {f"p{a}_{b}": {}}} for b in range(8)]} for a in range(20)]},
-        {"anyOf": [{"$ref": f"#/$defs/{number}"} for number in range(20)],
-         "$defs": {str(number): {"anyOf": [{"$ref": f"#/$defs/{other}"} for other in range(20)],
-                                 "properties": {f"k{number}": {"$ref": "#"}}} for number in range(20)}},
+        {"anyOf": described_refs(20), "$defs": {
+            str(number): {"anyOf": described_refs(20), "properties": {f"k{number}": {"$ref": "#"}}}
+            for number in range(20)
+        }},
     ],
-    ids=["deep-objects", "deep-anyof", "deep-allof", "wide-ring", "wide-ring-described", "products", "union-of-unions"],
+    ids=["deep-objects", "deep-anyof", "deep-allof", "wide-ring", "wide-ring-described", "products", "unions"],
 )  # fmt: skip
 def test_hostile_schemas_take_little_time(parameters):
     start = time.perf_counter()

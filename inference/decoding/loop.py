@@ -42,8 +42,13 @@ def decode(
         text, kept = _take(path, proposal, state, stop)
         committed = perf_counter()
         observation = Observation(proposal, path, choices, side, kept)
-        drafter.observe(state, observation)
-        rejected = "" if stop.reason else drafter.why_rejected(state, observation)
+        rejected = ""
+        if wants_draft:  # a drafter hears of its own proposals only
+            drafter.observe(state, observation)
+            rejected = "" if stop.reason else drafter.why_rejected(state, observation)
+        for branch in proposal.branches:
+            if branch.is_closed:
+                arena.release(branch)
         observed = perf_counter()
 
         phases["draft"] += drafted - started + observed - committed

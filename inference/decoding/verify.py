@@ -62,7 +62,8 @@ def make_choice(params: SamplingParams, kernels: Kernels | None) -> Choose:
 
 
 def _gumbel(seed: int, position: int, vocab: int) -> np.ndarray:
-    generator = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), position]))
+    key = np.array([seed & (2**64 - 1), position], dtype=np.uint64)  # without the type, large seeds become floats
+    generator = np.random.Generator(np.random.Philox(key=key))
     uniform = generator.random(vocab, dtype=np.float32)
     return -np.log(-np.log(np.clip(uniform, 1e-20, 1 - 1e-7)))
 

@@ -16,6 +16,8 @@ from schemafill.inference.toolcall.tracker import Tracker
 
 MAX_NODES = 96
 """Most nodes in one proposal; scratch rows are laid out for it."""
+SIDE_ROWS = 128
+"""Arena rows that the SIDE branches of a request share, whatever the method (equal layout for all)."""
 
 
 @dataclass
@@ -59,11 +61,8 @@ class Drafter(Protocol):
     """Proposes continuations; whatever it proposes, the output is the target's own.
 
     One drafter serves one request. `propose` returns a forest whose node 0 carries `state.root`; `observe` is called
-    after every round, when the state holds the committed tokens already. Neither changes the state.
+    after every round that it proposed for, when the state holds the committed tokens already. Neither changes the state.
     """
-
-    side_rows: int
-    """Arena rows that its SIDE branches may hold together."""
 
     def propose(self, state: DecodeState) -> Proposal: ...
 
@@ -76,8 +75,6 @@ class Drafter(Protocol):
 
 class NoDraft:
     """Autoregressive decoding: the empty proposal."""
-
-    side_rows = 0
 
     def propose(self, state: DecodeState) -> Proposal:
         return Proposal(state.root)

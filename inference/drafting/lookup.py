@@ -33,8 +33,6 @@ def lookup_continuation(
 class PromptLookup:
     """The baseline `pld`: one chain, nothing learned."""
 
-    side_rows = 0
-
     def propose(self, state: DecodeState) -> Proposal:
         proposal = Proposal(state.root)
         draft = lookup_continuation(state.prompt_ids + state.output_ids)

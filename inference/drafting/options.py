@@ -13,7 +13,8 @@ from os.path import commonprefix
 
 from schemafill.inference.drafting.values import Candidate, Field, ValueGuesser
 from schemafill.inference.toolcall.dialects import Dialect
-from schemafill.inference.toolcall.schema import Catalog, SchemaNode, Tool
+from schemafill.inference.toolcall.schema import Catalog, Tool
+from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import (
     Style, between_calls, call_end, call_header, closing, opening, quoted,
 )  # fmt: skip
@@ -39,8 +40,14 @@ class Cursor:
 
     @property
     def key(self) -> tuple:
-        """Names the spot by its place in the output's structure, whatever the values before it."""
-        inside = tuple(frame.keys if frame.is_object else frame.num_values for frame in self.frames)
+        """Names the spot by its place in the output's structure, whatever the values before it.
+
+        A value is named by the keys that lead to it alone: it does not matter which fields stand before.
+        """
+        if self.kind == "value":
+            inside = tuple(frame.keys[-1] if frame.is_object else frame.num_values for frame in self.frames)
+        else:
+            inside = tuple(frame.keys if frame.is_object else frame.num_values for frame in self.frames)
         tool = self.call.tool if self.frames else None
         return (self.kind, len(self.calls), tool, inside)
 
@@ -52,7 +59,9 @@ class Option:
     text: str
     probability: float
     source: str
+    """What proposes the text between the two marks; what stands around it is structure."""
     following: Cursor | None
+    marks: tuple[int, int]
 
 
 def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog: Catalog) -> Cursor | None:
@@ -60,7 +69,8 @@ def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog
 
     A tool that is not in the catalogue gets the schema of the one that is named most like it.
     """
-    at = next((i for i, frame in enumerate(place.frames) if frame.role == "args"), None)
+    outside = sum(frame.role in ("outer", "list", "call") for frame in place.frames)
+    at = outside if outside < len(place.frames) and place.frames[outside - 1].role == "call" else None
     if place.kind in ("open", "call", "done"):
         return Cursor(place.kind, (), CallRecord(), calls, style)
     if place.kind == "after_args":
@@ -69,7 +79,7 @@ def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog
     if place.kind == "lost" or at is None:
         return None
     frames = place.frames[at:]
-    if frames[0].node is None and (like := most_like(catalog, place.call.tool)) is not None:
+    if frames[0].role == "args" and frames[0].node is None and (like := most_like(catalog, place.call.tool)) is not None:
         frames = (replace(frames[0], node=like.parameters), *frames[1:])
         for i in range(1, len(frames)):
             frames = (*frames[:i], replace(frames[i], node=node_of_child(frames[i - 1])), *frames[i + 1 :])
@@ -89,10 +99,10 @@ class Expander:
 
     def __init__(
         self, dialect: Dialect, catalog: Catalog, ranking: Sequence[int], styles: Sequence[tuple[Style, float]],
-        values: ValueGuesser, end_text: str,
+        values: ValueGuesser,
     ) -> None:
         self.dialect, self.catalog, self.ranking = dialect, catalog, ranking
-        self.styles, self.values, self.end_text = styles, values, end_text
+        self.styles, self.values = styles, values
         self.is_style_known = False
 
     def expand(self, cursor: Cursor, begun: str = "") -> list[Option]:
@@ -149,7 +159,12 @@ class Expander:
     def _header(self, cursor: Cursor, before: str, style: Style, tool: Tool, probability: float) -> Option:
         frame = Frame("args", node=tool.parameters)
         following = Cursor("object", (frame,), CallRecord(tool.name), cursor.calls, style)
-        return Option(before + call_header(style, self.dialect, tool.name), probability, "name", following)
+        return self._named(before, style, tool.name, probability, following)
+
+    def _named(self, before: str, style: Style, name: str, probability: float, following: Cursor) -> Option:
+        header = before + call_header(style, self.dialect, name)
+        start = header.index(quoted(name), len(before) + len(quoted(self.dialect.name_key)))
+        return Option(header, probability, "name", following, (start, start + len(quoted(name))))
 
     def _unknown_tool(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
         """A header for a name that was written and is in no catalogue: as far as it goes, or as a whole."""
@@ -161,7 +176,7 @@ class Expander:
         like = most_like(self.catalog, named[1])
         frame = Frame("args", node=like.parameters if like else None)
         following = Cursor("object", (frame,), CallRecord(named[1]), cursor.calls, cursor.style)
-        return [Option(before + call_header(cursor.style, self.dialect, named[1]), 0.5, "name", following)]
+        return [self._named(before, cursor.style, named[1], 0.5, following)]
 
     def _keys(self, cursor: Cursor) -> list[Option]:
         """The next key or the end of the object, in the schema's order."""
@@ -173,13 +188,40 @@ class Expander:
         for name, share in self._fields(cursor, frame):
             opened = replace(frame, state="value", keys=(*frame.keys, name))
             following = replace(cursor, kind="value", frames=(*cursor.frames[:-1], opened))
-            options.append(Option(comma + space + quoted(name), left * share, "key", following))
+            text = comma + space + quoted(name)
+            options.append(Option(text, left * share, "key", following, (len(comma + space), len(text))))
             left *= 1 - share
             if left < 0.02:
                 break
+        unknown = comma + space + '"'  # a key that nothing here knows
+        options.append(Option(unknown, left * 0.03, "structure", None, (0, len(unknown))))
         end = "}" if not comma else cursor.style.space(frame.role, "close", depth) + "}"
-        options.append(Option(end, left, "close", self._leave(cursor)))
+        options.append(Option(end, left, "close", self._leave(cursor), (0, len(end))))
         return options
+
+    def later_fields(self, cursor: Cursor) -> list[Cursor]:
+        """Value cursors of the fields that may still come in the innermost object, in the schema's order."""
+        frame = cursor.frames[-1]
+        return [
+            replace(cursor, kind="value", frames=(*cursor.frames[:-1], replace(frame, state="value", keys=(*frame.keys, n))))
+            for n, share in self._fields(cursor, frame)
+            if share >= OPTIONAL_SHARE
+        ]
+
+    def probe_text(self, cursor: Cursor, value: Cursor) -> str:
+        """From the object cursor to where the value of a later field begins, the fields between left out."""
+        frame = cursor.frames[-1]
+        comma = "," if frame.num_values else ""
+        space = cursor.style.space(frame.role, "item" if comma else "open", self._depth(cursor))
+        node = node_of_child(value.frames[-1])
+        sign = '"' if node is not None and node.types == ("string",) else ""
+        return comma + space + quoted(value.frames[-1].keys[-1]) + cursor.style.colon + sign
+
+    def confidence(self, value: Cursor) -> float:
+        """Probability of the best guess for a value."""
+        frame = value.frames[-1]
+        field = Field(frame.keys[-1], node_of_child(frame), value.call, value.calls, frame.role == "args")
+        return max((candidate.probability for candidate in self.values.candidates(field)), default=0.0)
 
     def _fields(self, cursor: Cursor, frame: Frame) -> list[tuple[str, float]]:
         """Keys that may come next with the chance that each is taken when those before it are not."""
@@ -189,7 +231,7 @@ class Expander:
         names = list(node.properties)
         seen = [names.index(key) for key in frame.keys if key in node.properties]
         behind = names[max(seen) + 1 :] if seen else names
-        earlier = [dict(call.fields).keys() for call in cursor.calls if call.tool == cursor.call.tool]
+        earlier = [list(dict(call.fields)) for call in cursor.calls if call.tool == cursor.call.tool]
         fields = []
         for name in behind:
             share = REQUIRED_SHARE if name in node.required else OPTIONAL_SHARE
@@ -198,6 +240,8 @@ class Expander:
             elif name not in node.required and node.properties[name].default is not None:
                 share = 0.4
             fields.append((name, share))
+        if earlier and frame.role == "args":  # keys outside the schema that a call of this tool had before
+            fields += [(name, 0.9) for name in earlier[-1] if name not in node.properties and name not in frame.keys]
         return fields
 
     def _values(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
@@ -205,7 +249,8 @@ class Expander:
         node = node_of_child(frame)
         key = frame.keys[-1] if frame.is_object and frame.keys else ""
         is_top = frame.role == "args"
-        field = Field(key or self._key_around(cursor), node, cursor.call, cursor.calls, is_top)
+        index = -1 if frame.is_object else frame.num_values
+        field = Field(key or self._key_around(cursor), node, cursor.call, cursor.calls, is_top, index)
         candidates = self.values.candidates(field)
         options = [self._value_option(cursor, before, key, c) for c in candidates]
         options += self._containers(cursor, before, node, 1.0 - sum(c.probability for c in candidates))
@@ -222,9 +267,9 @@ class Expander:
         return [self._value_option(cursor, before, key, c) for c in grown if c.text not in texts]
 
     def _value_option(self, cursor: Cursor, before: str, key: str, candidate: Candidate) -> Option:
-        return Option(
-            before + candidate.text, candidate.probability, candidate.source, self._written(cursor, key, candidate.text)
-        )
+        text = before + candidate.text
+        following = self._written(cursor, key, candidate.text)
+        return Option(text, candidate.probability, candidate.source, following, (len(before), len(text)))
 
     def _written(self, cursor: Cursor, key: str, text: str) -> Cursor:
         """The cursor behind a value."""
@@ -248,7 +293,8 @@ class Expander:
             frame = Frame("array", node=node)
             options.append(("[", replace(cursor, kind="array", frames=(*cursor.frames, frame))))
         each = min(0.95, share) / max(1, len(options))
-        return [Option(before + sign, each, "structure", following) for sign, following in options]
+        marks = (0, len(before) + 1)
+        return [Option(before + sign, each, "structure", following, marks) for sign, following in options]
 
     def _elements(self, cursor: Cursor, begun: str) -> list[Option]:
         frame = cursor.frames[-1]
@@ -258,8 +304,8 @@ class Expander:
         share = 0.6 if comma else 0.95
         elements = self._values(cursor, comma + space, begun)
         options = [replace(option, probability=option.probability * share) for option in elements]
-        close = cursor.style.space("array", "close", depth) if comma else ""
-        options.append(Option(close + "]", 1 - share, "close", self._leave(cursor)))
+        end = (cursor.style.space("array", "close", depth) if comma else "") + "]"
+        options.append(Option(end, 1 - share, "close", self._leave(cursor), (0, len(end))))
         return options
 
     def _leave(self, cursor: Cursor) -> Cursor:
@@ -278,8 +324,9 @@ class Expander:
     def _next_calls(self, cursor: Cursor, between: str) -> list[Option]:
         more = self._share_of_more(cursor)
         options = [self._header(cursor, between, cursor.style, tool, more * p) for tool, p in self._tools(cursor)]
-        finish = call_end(cursor.style, self.dialect) + closing(cursor.style, self.dialect) + self.end_text
-        options.append(Option(finish, 1 - more, "close", Cursor("end", (), CallRecord(), cursor.calls, cursor.style)))
+        finish = call_end(cursor.style, self.dialect) + closing(cursor.style, self.dialect)
+        end = Cursor("end", (), CallRecord(), cursor.calls, cursor.style)
+        options.append(Option(finish, 1 - more, "close", end, (0, len(finish))))
         return options
 
     def _share_of_more(self, cursor: Cursor) -> float:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from schemafill.inference.drafting.paths import Evidence, Path
+from schemafill.inference.drafting.options import Cursor
+from schemafill.inference.drafting.paths import Evidence, Part, Path
 from schemafill.inference.model.tree import Proposal
 from schemafill.inference.model.vocabulary import Vocabulary
 
@@ -38,6 +39,15 @@ class PackedPath:
     nodes: list[int]
     ends: list[int]
 
+    def holds(self, node: int) -> bool:
+        """Whether the path goes through a node of the proposal (all go through the root)."""
+        return node == 0 or node in self.nodes
+
+    def spot_behind(self, node: int) -> str:
+        """The kind of spot to which the first text behind a node belongs."""
+        end = self.ends[self.nodes.index(node)] if node else 0
+        return next((part.cursor.kind for part in self.path.parts if part.end > end), "end")
+
 
 class TokenTrie:
     """All paths of a round as one trie of tokens, before the budget cuts it."""
@@ -47,6 +57,7 @@ class TokenTrie:
         self.nodes: list[_Node] = []
         self.children: dict[tuple[int, int], int] = {}
         self.tracks: list[tuple[Path, bytes, list[int], list[int]]] = []
+        self.kept_probes: set[int] = set()
 
     def add(self, path: Path) -> None:
         """Tokenise a path and merge it in."""
@@ -63,11 +74,14 @@ class TokenTrie:
             while keep and (ends[keep - 1] > len(data) + 1 or not _is_stable(self.vocabulary.bytes_of(tokens[keep - 1]))):
                 keep -= 1
         offsets = _byte_offsets(path)
+        ends_at = _char_counter(path.text, data)
         parent, index, nodes = -1, 0, []
         for token, end in zip(tokens[:keep], ends[:keep], strict=True):
             while index + 1 < len(path.parts) and offsets[index] < end:
                 index += 1
-            parent = self._node(token, parent, path.parts[index].source, path.parts[index])
+            part = path.parts[index]
+            is_marked = part.marks[0] < ends_at(end) <= part.marks[1]
+            parent = self._node(token, parent, part.source if is_marked else "structure", part)
             nodes.append(parent)
         if path.is_whole and self.end_ids:
             parent = self._node(self.end_ids[0], parent, "close", path.parts[-1])
@@ -98,6 +112,28 @@ class TokenTrie:
         self.children[parent, token] = node
         return node
 
+    def probe(self, text: str) -> list[int]:
+        """Merge in a text whose last node is there to be answered, not to be accepted; returns its nodes.
+
+        New nodes have no probability: they are placed only by `keep_probe`.
+        """
+        parent, nodes = -1, []
+        for token in self.vocabulary.continuation(self.window, text):
+            known = self.children.get((parent, token))
+            parent = self._make(token, parent, "probe") if known is None else known
+            nodes.append(parent)
+        return nodes
+
+    def keep_probe(self, nodes: list[int], text: str, start: int, value: Cursor) -> None:
+        """Place a probe's nodes whatever their probability. `start`: where in the text the value's spot begins."""
+        self.kept_probes.update(nodes)
+        part = Part(-1, start, len(text), 0.0, "probe", (start, len(text)), value)
+        ends, at = [], 0
+        for node in nodes:
+            at += len(self.vocabulary.bytes_of(self.nodes[node].token))
+            ends.append(at)
+        self.tracks.append((Path(text, (part,), None, 0.0), text.encode(), nodes, ends))
+
     def pack(
         self, proposal: Proposal, price: Callable[[int], float], token_value_s: float, most: int, *,
         is_chain_only: bool = False,
@@ -120,7 +156,8 @@ class TokenTrie:
             if net > best_gain:
                 best_count, best_gain = count, net
         placed: dict[int, int] = {-1: 0}
-        for node in sorted(ranked[:best_count]):  # creation order: parents first, the best path's nodes side by side
+        chosen = {*ranked[:best_count], *self.kept_probes}
+        for node in sorted(chosen):  # creation order: parents first, the best path's nodes side by side
             item = self.nodes[node]
             placed[node] = proposal.add(item.token, placed[item.parent], item.source)
         packed = []
@@ -148,7 +185,7 @@ def harvest(
                 last += 1
             text = item.data[start : ends[last]] + vocabulary.bytes_of(choices[nodes[last]])
             try:
-                evidence.add(part.spot, text.decode("utf-8"))
+                evidence.add(part.cursor.key, text.decode("utf-8"))
             except UnicodeDecodeError:
                 continue
 
@@ -168,6 +205,11 @@ def _byte_offsets(path: Path) -> list[int]:
     if path.text.isascii():
         return [max(0, part.end) for part in path.parts]
     return [len(path.text[: max(0, part.end)].encode()) for part in path.parts]
+
+
+def _char_counter(text: str, data: bytes) -> Callable[[int], int]:
+    """Byte offset -> how many characters stand before it."""
+    return (lambda at: at) if len(data) == len(text) else lambda at: len(data[:at].decode("utf-8", "ignore"))
 
 
 def _part_start(path: Path, part) -> int:

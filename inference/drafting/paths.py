@@ -7,14 +7,14 @@ accepted, or after probe nodes): the text that it would write there. It outweigh
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from schemafill.inference.drafting.options import Cursor, Expander, Option
 
 LEAST_PROBABILITY = 0.03
-MOST_EXPANDED = 40
-MOST_LEAVES = 24
+MOST_EXPANDED = 28
+MOST_LEAVES = 14
 MOST_CHARS = 420
 EVIDENCE_SHARE = 0.9
 
@@ -30,8 +30,10 @@ class Part:
     probability: float
     """Of the whole path up to and with this part."""
     source: str
-    spot: tuple
-    """The key of the cursor at which it was chosen."""
+    marks: tuple[int, int]
+    """Where in the path's text the part stands that `source` proposes; around it is structure."""
+    cursor: Cursor
+    """Where it was chosen."""
 
 
 @dataclass
@@ -86,7 +88,8 @@ def search_paths(
                 continue
             end = offset + len(option.text)
             number = next(numbers)
-            part = Part(number, offset, end, total, option.source, path.cursor.key)
+            marks = (offset + option.marks[0], offset + option.marks[1])
+            part = Part(number, offset, end, total, option.source, marks, path.cursor)
             text = path.text + (option.text[max(0, -offset) :] if end > 0 else "")
             is_end = option.following is not None and option.following.kind == "end"
             child = Path(text, (*path.parts, part), option.following, total, is_end)
@@ -114,12 +117,11 @@ def _weighed(options: list[Option], written: str, hint: str) -> list[tuple[Optio
         return sorted(weighed, key=lambda pair: -pair[1])
     agreeing = [o.text.startswith(hint) or (hint.startswith(o.text) and o.following is not None) for o, _ in weighed]
     mass = sum(p for (_, p), agrees in zip(weighed, agreeing, strict=True) if agrees)
-    if not mass:
-        return sorted(((o, p * (1 - EVIDENCE_SHARE)) for o, p in weighed), key=lambda pair: -pair[1])
-    return sorted(
-        (
-            (o, p * (EVIDENCE_SHARE / mass if agrees else 1 - EVIDENCE_SHARE))
-            for (o, p), agrees in zip(weighed, agreeing, strict=True)
-        ),
-        key=lambda pair: -pair[1],
-    )
+    best = max((p for _, p in weighed), default=0.0)
+    scaled = []
+    for (option, p), agrees in zip(weighed, agreeing, strict=True):
+        share = EVIDENCE_SHARE / mass if agrees else 1 - EVIDENCE_SHARE
+        if agrees and p < best:
+            option = replace(option, source="evidence")
+        scaled.append((option, p * share))
+    return sorted(scaled, key=lambda pair: -pair[1])

@@ -14,10 +14,11 @@ from functools import cached_property
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+")
 QUOTED = re.compile(r"\"([^\"\n]{1,200})\"|(?<!\w)'([^'\n]{1,200}?)'(?!\w)|“([^”\n]{1,200})”|`([^`\n]{1,200})`")
-WORD = re.compile(r"[^\s\"“”`()\[\]{}<>]+")
+WORD = re.compile(r"[^\s\"“”`()\[\]{}<>=]+")
 CODE_LIKE = re.compile(r"(?=\S*[\d@/_])(?=\S*[A-Za-z])\S+|\S+@\S+|\w+://\S+")
 BRACKETED = re.compile(r"\[[^\[\]\n]{1,200}\]")
 NAME_LINK = {"of", "the", "and", "de", "del", "la", "le", "von", "van", "der", "&", "for", "in", "at"}
+NAME_BREAK = {"and", "&", "in", "at", "for"}
 STOP_WORDS = frozenset(
     "a an the and or of in on at to for from by with is are was were be been am i me my you your we us our they their it "
     "its this that these those can could would should will shall may might must do does did have has had what which who "
@@ -108,7 +109,7 @@ class RequestSpans:
 
     @cached_property
     def names(self) -> list[Span]:
-        """Runs of capitalised words, joined over `of`, `the` and the like; not a sentence's first plain word."""
+        """Runs of capitalised words, joined over `of`, `the` and the like; a run over `and` in its parts as well."""
         found, words, i = [], self.words, 0
         while i < len(words):
             if not _is_capital(words[i]) or (words[i].text.lower() in STOP_WORDS):
@@ -122,9 +123,22 @@ class RequestSpans:
                 elif words[j].text.lower() not in NAME_LINK or j - last > 2:
                     break
                 j += 1
-            found.append(Span(words[i].start, words[last].end, self.text[words[i].start : words[last].end], "name"))
+            found += self._name_parts(words[i : last + 1])
             i = last + 1
         return found
+
+    def _name_parts(self, words: list[Span]) -> list[Span]:
+        """The run as a whole and, where it holds linking words that may also separate, its parts; likelier first."""
+        cuts = [k for k, word in enumerate(words) if word.text.lower() in NAME_BREAK]
+        bounds = [-1, *cuts, len(words)]
+        parts = [words[a + 1 : b] for a, b in zip(bounds, bounds[1:], strict=False) if b > a + 1]
+        runs = [*parts, words] if cuts else [words]
+        return [Span(r[0].start, r[-1].end, self.text[r[0].start : r[-1].end], "name") for r in runs]
+
+    def starts_sentence(self, span: Span) -> bool:
+        """Whether the span is the first word of a sentence, where a capital says nothing."""
+        before = self.text[: span.start].rstrip(" \"'“")
+        return not before or before[-1] in ".!?\n:"
 
     def list_literals(self, is_number: bool) -> list[tuple[int, list[str]]]:
         """Lists in the request as (position, JSON texts of the elements): in brackets, or told one after the other."""
@@ -132,6 +146,8 @@ class RequestSpans:
         for match in BRACKETED.finditer(self.text):
             elements = [part.strip().strip("'\"") for part in match[0][1:-1].split(",")]
             found.append((match.start(), [e if is_number else quote(e) for e in elements]))
+        if not is_number:
+            found += self._word_lists()
         spans = self.numbers if is_number else sorted(self.quoted or self.names, key=lambda span: span.start)
         run: list[Span] = []
         for span in [*spans, None]:
@@ -143,6 +159,14 @@ class RequestSpans:
                 found.append((run[0].start, [s.text if is_number else quote(s.text) for s in run]))
             run = [span] if span else []
         return sorted(found, key=lambda pair: pair[0])
+
+    def _word_lists(self) -> list[tuple[int, list[str]]]:
+        """Plain words told one after the other with commas: at least three."""
+        pattern = re.compile(r"(?:[\w-]+, ){2,}(?:and |or )?[\w-]+|(?:[\w-]+, )+(?:and |or )[\w-]+")
+        return [
+            (m.start(), [quote(word) for word in re.split(r",? (?:and |or )?", m[0])])
+            for m in pattern.finditer(self.text)
+        ]
 
     def occurrences(self, text: str, most: int = 8) -> list[int]:
         """Where `text` stands in the request at the start of a word."""

@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemafill.inference.drafting.spans import STOP_WORDS, RequestSpans, Span, date_forms, quote
-from schemafill.inference.toolcall.schema import SchemaNode
+from schemafill.inference.drafting.spans import QUOTED, STOP_WORDS, RequestSpans, Span, date_forms, quote
+from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.tracker import CallRecord
 
 MOST = 6
 """Candidates kept for a value."""
 WHOLE_VALUE = re.compile(r'("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?=[,\s\]}])|true|false|null)')
+EXAMPLES = re.compile(r"(?:e\.g\.|such as|for example|options?(?: are|:)|either|one of|can be)[,:]? ([^.()\n]{2,80})", re.IGNORECASE)
 NUMBER_START = re.compile(r"-?\d*\.?\d*")
 WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
@@ -39,6 +40,8 @@ class Field:
     call: CallRecord
     calls: tuple[CallRecord, ...]
     is_top_level: bool
+    element: int = -1
+    """Place in an array; -1 outside arrays."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -76,6 +79,8 @@ class ValueGuesser:
                 self._numbers(field, add, 1.0 if types else 0.3)
             if "array" in types:
                 self._lists(field, add)
+            if field.element >= 0:
+                self._elements(field, add)
         ranked = sorted(weights.items(), key=lambda item: -item[1][0])[:MOST]
         total = sum(weight for weight, _ in weights.values()) + 0.8
         return tuple(Candidate(text, weight / total, source) for text, (weight, source) in ranked)
@@ -129,6 +134,7 @@ class ValueGuesser:
 
         def weigh(span: Span, weight: float) -> float:
             weight *= 0.15 if span.text in in_call else 1.0
+            weight *= 0.25 if span.kind == "name" and " " not in span.text and spans.starts_sentence(span) else 1.0
             weight *= 0.4 if span.text in previous else 1.0
             if last >= 0:
                 weight *= 2.5 if span.start > last else 0.5
@@ -144,6 +150,8 @@ class ValueGuesser:
         for kind, weight in (("quoted", 3.0), ("codes", 1.6), ("names", 2.2)):
             for rank, span in enumerate(self._after(getattr(spans, kind), last)[:8]):
                 add(quote(span.text), weigh(span, weight) * 0.85**rank, "copy")
+        for rank, text in enumerate(self._described(field)):
+            add(quote(text), 1.2 * 0.8**rank * (3.0 if text.lower() in spans.text.lower() else 1.0), "choice")
         for span in spans.words:
             if span.text.lower() not in STOP_WORDS and not span.text[0].isdigit() and len(span.text) > 2:
                 cue = self._cue(span, wants)
@@ -153,6 +161,15 @@ class ValueGuesser:
             for rank, span in enumerate(w for w in spans.words if w.text.lower() not in STOP_WORDS):
                 if rank < 12:
                     add(quote(span.text), 0.1, "copy")
+
+    @staticmethod
+    def _described(field: Field) -> list[str]:
+        """Values that the description gives as examples or choices: quoted, or listed behind `e.g.` and the like."""
+        text = field.node.description if field.node else ""
+        listed = [next(filter(None, m.groups())) for m in QUOTED.finditer(text)]
+        if not listed and (told := EXAMPLES.search(text)):
+            listed = [part.strip(" .'\"") for part in re.split(r",| or | and ", told[1])]
+        return [part for part in listed if 0 < len(part) < 40][:5]
 
     def _date_forms(self, field: Field, iso: str) -> list[str]:
         """ISO first unless the description or an earlier value shows another form."""
@@ -200,6 +217,16 @@ class ValueGuesser:
         ordered = [x for x in lists if x[0] > last] + [x for x in lists if x[0] <= last]
         for rank, (_, elements) in enumerate(ordered[:4]):
             add("[" + ", ".join(elements) + "]", 3.0 * 0.6**rank, "copy")
+
+    def _elements(self, field: Field, add) -> None:
+        """The element at this place of the lists that the request tells."""
+        is_number = bool(field.types) and set(field.types) <= {"integer", "number"}
+        last, _ = self._used(field)
+        lists = self.spans.list_literals(is_number)
+        ordered = [x for x in lists if x[0] > last] + [x for x in lists if x[0] <= last]
+        for rank, (_, elements) in enumerate(ordered[:3]):
+            if field.element < len(elements):
+                add(elements[field.element], 4.0 * 0.6**rank, "copy")
 
     def grow(self, begun: str) -> list[Candidate]:
         """Values that begin with the text `begun`; a text that holds a whole value gives that value."""

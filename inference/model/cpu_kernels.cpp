@@ -9,6 +9,7 @@
 // Plain C interface, OpenMP for threads. Compiled for the machine it runs on by cpu_kernels.py.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <omp.h>
@@ -196,9 +197,16 @@ extern "C" void tree_attention(const float* q, int64_t q_row, int64_t q_head, co
         }
         for (int j = 0; j < 4; j++) *(vec*)(to + c + j * VL) = s[j] * norm;
       }
-      for (; c < d; c++) {
+      for (; c + VL <= d; c += VL) {
+        vec s{};
+        for (int64_t i = 0; i < count; i++)
+          s += *(const vec*)(v + (i < shared ? context_start + i : own[i - shared]) * d + c) * weight[i];
+        *(vec*)(to + c) = s * norm;
+      }
+      for (; c < d; c++) {  // fma spelt out: left to the compiler, the two halves of the loop may round differently
         float s = 0.f;
-        for (int64_t i = 0; i < count; i++) s += v[(i < shared ? context_start + i : own[i - shared]) * d + c] * weight[i];
+        for (int64_t i = 0; i < count; i++)
+          s = std::fma(v[(i < shared ? context_start + i : own[i - shared]) * d + c], weight[i], s);
         to[c] = s * norm;
       }
     }

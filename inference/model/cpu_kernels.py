@@ -130,8 +130,8 @@ def load_kernels() -> Kernels | None:
             _compile(compiler, library)
         return Kernels(ctypes.CDLL(str(library)))
     except (OSError, subprocess.CalledProcessError) as error:
-        detail = getattr(error, "stderr", "") or str(error)
-        logger.warning("CPU kernels not usable, torch's own are used: %s", detail.strip().splitlines()[-1][:200])
+        detail = (getattr(error, "stderr", None) or "").strip() or str(error)
+        logger.warning("CPU kernels not usable, torch's own are used: %s", detail.splitlines()[-1][:200])
         return None
 
 

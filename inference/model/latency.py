@@ -28,7 +28,7 @@ SAFETY = 4.0
 
 @dataclass(frozen=True)
 class LatencyCurve:
-    """Seconds of a verify pass by rows, seconds of each further row in the prompt's pass, and the noise threshold."""
+    """Seconds of a verify pass by rows, seconds of each further row in a prompt's pass, and the noise threshold."""
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -79,7 +79,7 @@ def _measure(target: TargetModel) -> LatencyCurve:
     context = min(CONTEXT, target.max_positions - max(ROWS) - NOISE_STEPS - 1)
     tokens = torch.randint(0, target.vocab_size, (context + max(ROWS),), generator=generator).tolist()
     arena = target.new_arena(context + 2 * max(ROWS) + NOISE_STEPS)
-    prompt_s = [_prompt_seconds(target, arena, tokens[:size]) for size in (context // 2, context)]
+    target.forward_prompt(arena, tokens[:context])
     seconds = [float("inf")] * len(ROWS)
     for _ in range(REPEATS):  # row counts in turn, so that a slow moment hits all alike
         for at, rows in enumerate(ROWS):
@@ -90,18 +90,9 @@ def _measure(target: TargetModel) -> LatencyCurve:
             seconds[at] = min(seconds[at], perf_counter() - started)
     for at in range(len(seconds) - 2, -1, -1):  # fewer rows never cost more
         seconds[at] = min(seconds[at], seconds[at + 1])
-    row_s = max(0.0, (prompt_s[1] - prompt_s[0]) / (context - context // 2))
+    half = len(ROWS) // 2  # a row more in a pass of many rows, which a prompt's pass is
+    row_s = (seconds[-1] - seconds[half]) / (ROWS[-1] - ROWS[half])
     return LatencyCurve(ROWS, tuple(seconds), row_s, _noise(target, arena))
-
-
-def _prompt_seconds(target: TargetModel, arena, tokens: list[int]) -> float:
-    best = float("inf")
-    for _ in range(2):
-        arena.reset()
-        started = perf_counter()
-        target.forward_prompt(arena, tokens).logits[0, 0].item()
-        best = min(best, perf_counter() - started)
-    return best
 
 
 def _noise(target: TargetModel, arena) -> float:

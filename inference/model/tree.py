@@ -29,6 +29,8 @@ class SideBranch:
     """Arena rows of its verified tokens, in order."""
     pending: int | None = None
     """The target's last token for it: known, but not yet in the arena. None before its first round."""
+    is_closed: bool = False
+    """Set by its drafter when it is not needed any more; the loop gives its rows back then."""
 
 
 class Proposal:

@@ -23,7 +23,7 @@ def rank_tools(catalog: Catalog, query: str) -> list[int]:
     """
     if not catalog.tools:
         return []
-    documents = [split_words(_tool_text(tool)) or [tool.name] for tool in catalog.tools]
+    documents = [split_words(_tool_text(tool)) for tool in catalog.tools]
     index = BM25Plus(documents, k1=1.5, b=0.75, delta=0)
     scores = index.get_scores([word for word in split_words(query) if word in index.idf])
     return sorted(range(len(scores)), key=lambda tool_idx: -scores[tool_idx])

@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, field, replace
 
 from schemafill.inference.toolcall.dialects import Dialect
-from schemafill.inference.toolcall.schema import Catalog, SchemaNode
+from schemafill.inference.toolcall.schema import Catalog
+from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import Style
 
 SPACE = " \t\r\n"
