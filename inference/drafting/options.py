@@ -13,13 +13,14 @@ from os.path import commonprefix
 
 from schemafill.inference.drafting.values import Candidate, Field, ValueGuesser
 from schemafill.inference.toolcall.dialects import Dialect
-from schemafill.inference.toolcall.schema import Catalog, Tool
+from schemafill.inference.toolcall.schema import Catalog, Tool, parse_tools
 from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import (
     Style, between_calls, call_end, call_header, closing, opening, quoted,
 )  # fmt: skip
 from schemafill.inference.toolcall.tracker import CallRecord, Frame, Place, node_of_child
 
+EMPTY = parse_tools([{"name": "none"}]).tools[0].parameters
 OPTIONAL_SHARE = 0.5
 REQUIRED_SHARE = 0.97
 MOST_TOOLS = 6
@@ -87,11 +88,25 @@ def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog
 
 
 def most_like(catalog: Catalog, name: str | None) -> Tool | None:
-    """The tool of this name, else the one whose name shares the longest beginning with it (at least four signs)."""
+    """The tool of this name, else the one whose name shares the longest beginning or end with it (four signs or more)."""
     if name is None or not catalog.tools:
         return None
-    ranked = max(catalog.tools, key=lambda tool: (tool.name == name, len(commonprefix([tool.name, name]))))
-    return ranked if len(commonprefix([ranked.name, name])) >= 4 else None
+    best = max(catalog.tools, key=lambda tool: (tool.name == name, _likeness(tool.name, name)))
+    return best if best.name == name or _likeness(best.name, name) >= 4 else None
+
+
+def _short(tool: Tool) -> str:
+    """The last part of a dotted name, as which some targets write it; empty for other names."""
+    return tool.name.rpartition(".")[2] if "." in tool.name else ""
+
+
+def _ends_like(name: str, begun: str) -> bool:
+    """Whether a part of the name behind a dot or underscore begins so."""
+    return any(name.startswith(begun, at + 1) for at, sign in enumerate(name) if sign in "._")
+
+
+def _likeness(one: str, other: str) -> int:
+    return max(len(commonprefix([one, other])), len(commonprefix([one[::-1], other[::-1]])))
 
 
 class Expander:
@@ -133,12 +148,29 @@ class Expander:
         ]
 
     def _tools(self, cursor: Cursor) -> list[tuple[Tool, float]]:
-        """Tools of the next call: by rank for the first, then the same again or the next one not used yet."""
-        tools = self.catalog.tools
+        """Tools of the next call: by rank for the first, then the same again or the next one not used yet.
+
+        A name that the target wrote and that is in no catalogue is likely to be written again.
+        """
         used = [call.tool for call in cursor.calls]
+        if used and used[-1] and self.catalog.get(used[-1]) is None:
+            like = most_like(self.catalog, used[-1])
+            again = [(self._nameless(used[-1], like), 0.6 if len(self.catalog.tools) == 1 else 0.35)]
+            return again + [(tool, p * 0.4) for tool, p in self._known_tools(cursor, used)]
+        known = self._known_tools(cursor, used)
+        shortened = [(self._nameless(_short(tool), tool), 0.08 * p) for tool, p in known if _short(tool)]
+        return known + shortened[:2]
+
+    @staticmethod
+    def _nameless(name: str, like: Tool | None) -> Tool:
+        """A tool of a name that is in no catalogue, with the schema of the one it is like."""
+        return replace(like, name=name) if like else Tool(name, "", EMPTY, {})
+
+    def _known_tools(self, cursor: Cursor, used: list[str | None]) -> list[tuple[Tool, float]]:
+        tools = self.catalog.tools
         order = [tools[i] for i in self.ranking]
         if len(order) < 2:
-            return [(tool, 0.97) for tool in order]
+            return [(tool, 0.9 if _short(tool) and not used else 0.97) for tool in order]
         weights: dict[int, float] = {}
         for rank, tool in enumerate(order):
             weights[id(tool)] = 0.75**rank * (0.5 if tool.name in used else 1.0)
@@ -171,8 +203,12 @@ class Expander:
         named = re.search(r'"%s"\s*:\s*"((?:[^"\\]|\\.)+)("?)' % re.escape(self.dialect.name_key), begun)
         if named is None or self.catalog.get(named[1]) is not None:
             return []
-        if not named[2] and any(tool.name.startswith(named[1]) for tool in self.catalog.tools):
-            return []
+        known = [tool.name for tool in self.catalog.tools]
+        if not named[2] and any(name.startswith(named[1]) or _ends_like(name, named[1]) for name in known):
+            whole = next((n[n.rindex(named[1]) :] for n in known if _ends_like(n, named[1])), "")
+            if not whole or any(name.startswith(named[1]) for name in known):
+                return []
+            named = re.match("(.*)()", whole)
         like = most_like(self.catalog, named[1])
         frame = Frame("args", node=like.parameters if like else None)
         following = Cursor("object", (frame,), CallRecord(named[1]), cursor.calls, cursor.style)
