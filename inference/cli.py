@@ -211,7 +211,7 @@ def _print_stream(engine: Engine, request: dict[str, Any]) -> Completion:
     for delta in engine.stream(**request):
         if isinstance(delta, Completion):
             return delta
-        _print_json({"kind": delta.kind, "index": delta.index, "text": delta.text})
+        _print_json({"kind": delta.kind, "index": delta.call_idx, "text": delta.text})
     raise AssertionError("the stream ended without its Completion")
 
 

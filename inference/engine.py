@@ -115,7 +115,9 @@ class Engine:
             "prefix_cache": self._prefix_cache,
             "threads": torch.get_num_threads(),
             "versions": {
-                "python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
             },
             "latency_curve": [[rows, s] for rows, s in zip(self.latency.rows, self.latency.seconds, strict=True)],
             "dialect": self.dialect.name,
@@ -265,7 +267,8 @@ def _load_tokenizer(source: str, trust_remote_code: bool):
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot load the tokenizer of {source!r}: {str(error).strip().splitlines()[0][:300]}") from error
+        reason = str(error).strip().splitlines()[0][:300]
+        raise UserError(f"cannot load the tokenizer of {source!r}: {reason}") from error
     if not tokenizer.is_fast:
         raise UserError(f"the tokenizer of {source!r} has no fast form, which drafting needs")
     return tokenizer

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 # Where a committed token came from. `target` is a token that no draft carried: the target's own choice after the
 # accepted path. Everything else names the source that proposed the accepted token.
 SOURCES = (
-    "target", "structure", "name", "key", "copy", "choice", "evidence", "previous", "guess", "close", "ngram", "probe", "side",
+    "target", "structure", "name", "key", "copy", "choice", "evidence", "previous", "guess", "close", "ngram", "probe",
+    "side",
 )
 
 

@@ -18,6 +18,7 @@ from schemafill.inference.request import (
     ToolCall,
     UserError,
 )
+from schemafill.inference.toolcall.reply import Delta
 
 TEXTS = {0: '{"tool_calls": ', 1: '[{"name": "', 2: "ping", 3: '", "arguments": ', 4: "{}", 5: "}]}", 9: "<script>"}
 """Text of each token id of the fake vocabulary."""
@@ -28,13 +29,6 @@ AR_IDS = [0, 1, 2, 3, 4, 5]
 class FakeMethod:
     lossless: bool
     summary: str = "a scripted method"
-
-
-@dataclass(frozen=True)
-class Delta:
-    kind: str
-    index: int
-    text: str
 
 
 def completion(
@@ -145,8 +139,8 @@ class FakeEngine:
         return self.script(method, request, trace)
 
     def stream(self, *, messages: list[dict], tools: list[dict], method: str, sampling: SamplingParams) -> Iterator:
-        yield Delta("call", 0, "ping")
-        yield Delta("arguments", 0, '{"host":  "örtchen"}')
+        yield Delta("call", "ping", 0)
+        yield Delta("arguments", '{"host":  "örtchen"}', 0)
         yield self.generate(messages=messages, tools=tools, method=method, sampling=sampling)
 
     def tokenizer_text(self, token_ids: list[int]) -> list[str]:

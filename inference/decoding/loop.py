@@ -33,7 +33,10 @@ def decode(
         wants_draft = not is_recheck and (not is_first or target.shares_prompt_pass)
         proposal = drafter.propose(state) if wants_draft else Proposal(state.root)
         drafted = perf_counter()
-        scored = target.forward_prompt(arena, state.prompt_ids, proposal) if is_first else target.forward(arena, proposal)
+        if is_first:
+            scored = target.forward_prompt(arena, state.prompt_ids, proposal)
+        else:
+            scored = target.forward(arena, proposal)
         choices, margins = choose(scored.logits, _positions(state, proposal))
         verified = perf_counter()
         doubt = threshold if len(proposal) > 1 and not target.is_row_invariant else 0.0

@@ -61,7 +61,7 @@ class Drafter(Protocol):
     """Proposes continuations; whatever it proposes, the output is the target's own.
 
     One drafter serves one request. `propose` returns a forest whose node 0 carries `state.root`; `observe` is called
-    after every round that it proposed for, when the state holds the committed tokens already. Neither changes the state.
+    after every round that it proposed for, when the state holds the committed tokens. Neither changes the state.
     """
 
     def propose(self, state: DecodeState) -> Proposal: ...

@@ -16,7 +16,13 @@ from schemafill.inference.toolcall.dialects import Dialect
 from schemafill.inference.toolcall.schema import Catalog, Tool, parse_tools
 from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import (
-    Style, between_calls, call_end, call_header, closing, opening, quoted,
+    Style,
+    between_calls,
+    call_end,
+    call_header,
+    closing,
+    opening,
+    quoted,
 )  # fmt: skip
 from schemafill.inference.toolcall.tracker import CallRecord, Frame, Place, node_of_child
 
@@ -80,7 +86,8 @@ def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog
     if place.kind == "lost" or at is None:
         return None
     frames = place.frames[at:]
-    if frames[0].role == "args" and frames[0].node is None and (like := most_like(catalog, place.call.tool)) is not None:
+    like = most_like(catalog, place.call.tool) if frames[0].role == "args" and frames[0].node is None else None
+    if like is not None:
         frames = (replace(frames[0], node=like.parameters), *frames[1:])
         for i in range(1, len(frames)):
             frames = (*frames[:i], replace(frames[i], node=node_of_child(frames[i - 1])), *frames[i + 1 :])
@@ -88,7 +95,7 @@ def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog
 
 
 def most_like(catalog: Catalog, name: str | None) -> Tool | None:
-    """The tool of this name, else the one whose name shares the longest beginning or end with it (four signs or more)."""
+    """The tool of this name, else the one whose name shares the longest beginning or end, at least four signs."""
     if name is None or not catalog.tools:
         return None
     best = max(catalog.tools, key=lambda tool: (tool.name == name, _likeness(tool.name, name)))
@@ -200,7 +207,8 @@ class Expander:
 
     def _unknown_tool(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
         """A header for a name that was written and is in no catalogue: as far as it goes, or as a whole."""
-        named = re.search(r'"%s"\s*:\s*"((?:[^"\\]|\\.)+)("?)' % re.escape(self.dialect.name_key), begun)
+        key = re.escape(quoted(self.dialect.name_key))
+        named = re.search(key + r'\s*:\s*"((?:[^"\\]|\\.)+)("?)', begun)
         if named is None or self.catalog.get(named[1]) is not None:
             return []
         known = [tool.name for tool in self.catalog.tools]
@@ -238,11 +246,9 @@ class Expander:
     def later_fields(self, cursor: Cursor) -> list[Cursor]:
         """Value cursors of the fields that may still come in the innermost object, in the schema's order."""
         frame = cursor.frames[-1]
-        return [
-            replace(cursor, kind="value", frames=(*cursor.frames[:-1], replace(frame, state="value", keys=(*frame.keys, n))))
-            for n, share in self._fields(cursor, frame)
-            if share >= OPTIONAL_SHARE
-        ]
+        names = [name for name, share in self._fields(cursor, frame) if share >= OPTIONAL_SHARE]
+        opened = [replace(frame, state="value", keys=(*frame.keys, name)) for name in names]
+        return [replace(cursor, kind="value", frames=(*cursor.frames[:-1], field)) for field in opened]
 
     def probe_text(self, cursor: Cursor, value: Cursor) -> str:
         """From the object cursor to where the value of a later field begins, the fields between left out."""

@@ -71,7 +71,8 @@ class TokenTrie:
             return
         keep = len(tokens)
         if not path.is_whole:
-            while keep and (ends[keep - 1] > len(data) + 1 or not _is_stable(self.vocabulary.bytes_of(tokens[keep - 1]))):
+            spelt = [self.vocabulary.bytes_of(token) for token in tokens]
+            while keep and (ends[keep - 1] > len(data) + 1 or not _is_stable(spelt[keep - 1])):
                 keep -= 1
         offsets = _byte_offsets(path)
         ends_at = _char_counter(path.text, data)
@@ -181,8 +182,10 @@ def harvest(
             if first is None or nodes[first] in accepted:
                 continue
             last = first
-            while last + 1 < len(nodes) and choices[nodes[last]] == proposal.tokens[nodes[last + 1]] and ends[last] < part_end:
-                last += 1
+            for i in range(first, len(nodes) - 1):
+                if ends[i] >= part_end or choices[nodes[i]] != proposal.tokens[nodes[i + 1]]:
+                    break
+                last = i + 1
             text = item.data[start : ends[last]] + vocabulary.bytes_of(choices[nodes[last]])
             try:
                 evidence.add(part.cursor.key, text.decode("utf-8"))

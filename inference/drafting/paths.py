@@ -106,7 +106,9 @@ def _weighed(options: list[Option], written: str, hint: str) -> list[tuple[Optio
 
     Those that agree with the evidence share nine tenths of it.
     """
-    fitting = [o for o in options if o.text.startswith(written) or (o.following is not None and written.startswith(o.text))]
+    fitting = [
+        o for o in options if o.text.startswith(written) or (o.following is not None and written.startswith(o.text))
+    ]
     if written:
         total = sum(o.probability for o in fitting)
         scale = (0.85 + 0.15 * min(1.0, total)) / total if total else 0.0

@@ -19,23 +19,23 @@ CODE_LIKE = re.compile(r"(?=\S*[\d@/_])(?=\S*[A-Za-z])\S+|\S+@\S+|\w+://\S+")
 BRACKETED = re.compile(r"\[[^\[\]\n]{1,200}\]")
 NAME_LINK = {"of", "the", "and", "de", "del", "la", "le", "von", "van", "der", "&", "for", "in", "at"}
 NAME_BREAK = {"and", "&", "in", "at", "for"}
-STOP_WORDS = frozenset(
-    "a an the and or of in on at to for from by with is are was were be been am i me my you your we us our they their it "
-    "its this that these those can could would should will shall may might must do does did have has had what which who "
-    "when where why how please find get give tell show calculate compute also then both all need want like let if as "
-    "into about between using use per each one ones not no so than there here them his her he she also after before"
-    .split()
-)  # fmt: skip
-MONTHS = {name: number for number, name in enumerate(
-    "january february march april may june july august september october november december".split(), 1)}  # fmt: skip
+PLAIN_WORDS = """
+a an the and or of in on at to for from by with is are was were be been am i me my you your we us our they their it its
+this that these those can could would should will shall may might must do does did have has had what which who when
+where why how please find get give tell show calculate compute also then both all need want like let if as into about
+between using use per each one ones not no so than there here them his her he she after before
+"""
+STOP_WORDS = frozenset(PLAIN_WORDS.split())
+MONTH_NAMES = "january february march april may june july august september october november december"
+MONTHS = {name: number for number, name in enumerate(MONTH_NAMES.split(), 1)}
 MONTHS |= {name[:3]: number for name, number in MONTHS.items()}
 DATE = re.compile(
     r"(?P<iso>\d{4}-\d{1,2}-\d{1,2})|(?P<us>\d{1,2}/\d{1,2}/\d{4})"
     r"|(?P<m1>[A-Z][a-z]{2,8})\.? (?P<d1>\d{1,2})(?:st|nd|rd|th)?,? (?P<y1>\d{4})"
     r"|(?P<d2>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<m2>[A-Z][a-z]{2,8}),? (?P<y2>\d{4})"
 )
-NUMBER_WORDS = {word: str(number) for number, word in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve".split())}  # fmt: skip
+COUNT_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+NUMBER_WORDS = {word: str(number) for number, word in enumerate(COUNT_WORDS.split())}
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class RequestSpans:
 def date_forms(iso: str) -> list[str]:
     """The ISO date and the other forms in which tools ask for it."""
     year, month, day = iso.split("-")
-    long_month = next(name for name, number in MONTHS.items() if number == int(month) and len(name) > 3 or name == "may")
+    long_month = MONTH_NAMES.split()[int(month) - 1]
     return [iso, f"{month}/{day}/{year}", f"{day}/{month}/{year}", f"{long_month.capitalize()} {int(day)}, {year}"]
 
 

@@ -17,7 +17,9 @@ from schemafill.inference.toolcall.tracker import CallRecord
 MOST = 6
 """Candidates kept for a value."""
 WHOLE_VALUE = re.compile(r'("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?=[,\s\]}])|true|false|null)')
-EXAMPLES = re.compile(r"(?:e\.g\.|such as|for example|options?(?: are|:)|either|one of|can be)[,:]? ([^.()\n]{2,80})", re.IGNORECASE)
+EXAMPLES = re.compile(
+    r"(?:e\.g\.|such as|for example|options?(?: are|:)|either|one of|can be)[,:]? ([^.()\n]{2,80})", re.IGNORECASE
+)
 NUMBER_START = re.compile(r"-?\d*\.?\d*")
 WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
@@ -183,8 +185,11 @@ class ValueGuesser:
 
     def _cue(self, span: Span, wants: set[str]) -> float:
         """More where a word of the key stands just before or behind the span."""
-        before = {w.lower().rstrip("s") for w in WORD_PARTS.findall(self.spans.text[max(0, span.start - 30) : span.start])}
-        behind = {w.lower().rstrip("s") for w in WORD_PARTS.findall(self.spans.text[span.end : span.end + 20])}
+        text = self.spans.text
+        before, behind = (
+            {word.lower().rstrip("s") for word in WORD_PARTS.findall(piece)}
+            for piece in (text[max(0, span.start - 30) : span.start], text[span.end : span.end + 20])
+        )
         plain = {word.rstrip("s") for word in wants}
         return 1.0 + 1.5 * bool(plain & before) + 0.8 * bool(plain & behind)
 

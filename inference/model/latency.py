@@ -63,7 +63,8 @@ def calibrate(target: TargetModel, *, refresh: bool = False) -> LatencyCurve:
     if path.exists() and not refresh:
         try:
             stored = json.loads(path.read_text())
-            return LatencyCurve(tuple(stored["rows"]), tuple(stored["seconds"]), stored["prompt_row_s"], stored["noise"])
+            rows, seconds = tuple(stored["rows"]), tuple(stored["seconds"])
+            return LatencyCurve(rows, seconds, stored["prompt_row_s"], stored["noise"])
         except (ValueError, KeyError, OSError):
             pass  # unreadable: measure again and overwrite
     curve = _measure(target)

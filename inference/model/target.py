@@ -92,7 +92,7 @@ class TargetModel:
 
     @torch.inference_mode()
     def forward_prompt(self, arena: KVArena, prompt_ids: list[int], proposal: Proposal | None = None) -> Scored:
-        """Run the prompt's rows that are not in the arena yet; `proposal` (its root is the last prompt token) rides along.
+        """Run the prompt's rows that are not in the arena yet; `proposal` rides along, rooted in the last prompt token.
 
         Commits the prompt's rows. Row 0 of the result is the last prompt token.
         """

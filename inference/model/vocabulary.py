@@ -54,7 +54,8 @@ class Vocabulary:
         if token is None:
             return b""
         if self._is_byte_level:
-            return bytes(self._alphabet[char] for char in token) if set(token) <= self._alphabet.keys() else token.encode()
+            is_spelt = set(token) <= self._alphabet.keys()
+            return bytes(self._alphabet[char] for char in token) if is_spelt else token.encode()
         byte = BYTE_TOKEN.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 

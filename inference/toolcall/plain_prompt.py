@@ -17,8 +17,8 @@ EXPRESSED = {
     "optional", "format",
 }  # fmt: skip
 INSTRUCTION = (
-    'Answer with one JSON object {"tool_calls": [{"name": ..., "arguments": {...}}, ...]} with one entry for every call '
-    'that the request needs. "arguments" is an object: its keys are the argument names listed under the tool.'
+    'Answer with one JSON object {"tool_calls": [{"name": ..., "arguments": {...}}, ...]} with one entry for every '
+    'call that the request needs. "arguments" is an object: its keys are the argument names listed under the tool.'
 )
 ROLE_TITLES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool result"}
 

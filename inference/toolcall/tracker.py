@@ -50,9 +50,9 @@ class CallRecord:
 class Place:
     """The last spot at which the output stood between two parts, and what was written since.
 
-    kind: `open` before the first call's arguments, `call` before a call's arguments and at its brace, `object` before a key or the end of an object, `value` before a
-    value (its colon included), `array` before an element or the end, `after_args` behind a call's arguments, `done`,
-    `lost`. `partial` is the text since that spot.
+    kind: `open` before the first call's arguments, `call` at a call's brace before its arguments, `object` before a key
+    or the end of an object, `value` before a value (its colon included), `array` before an element or the end,
+    `after_args` behind a call's arguments, `done`, `lost`. `partial` is the text since that spot.
     """
 
     kind: str
