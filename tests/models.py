@@ -225,9 +225,10 @@ class ScriptedModel(nn.Module):
         self.script = np.array([*script, end_id], dtype=np.int64)
         self.vocab_size = vocab_size
         self.is_doubtful = is_doubtful
-        self.prompt_length = 0
+        self.prompt_ids: list[int] = []
+        """The request's prompt, as the target was given it; the script follows this prompt only."""
         self.fails_at = 0
-        """Number of the pass (from 1) that raises KeyboardInterrupt in its middle; 0: none."""
+        """Number of the pass (from 1) that raises KeyboardInterrupt before its rows are written; 0: none."""
         self.num_passes = 0
         self.embedding = nn.Embedding(1, 1)
         self.config = SimpleNamespace(
@@ -253,13 +254,11 @@ class ScriptedModel(nn.Module):
         assert use_cache
         self.num_passes += 1
         tokens, positions = input_ids[0].numpy(), position_ids[0].numpy()
-        written = torch.from_numpy(np.stack([tokens, positions], axis=-1)).float()[None, None]
-        keys, _ = past_key_values.update(written, written.clone(), 0)
         if self.num_passes == self.fails_at:
             raise KeyboardInterrupt
+        written = torch.from_numpy(np.stack([tokens, positions], axis=-1)).float()[None, None]
+        keys, _ = past_key_values.update(written, written.clone(), 0)
         rows = keys[0, 0].numpy()  # [capacity, 2]
-        if plan.num_prompt:
-            self.prompt_length = plan.first_row + plan.num_prompt - plan.stream_start
         first = max(plan.num_prompt - 1, 0)  # of the prompt only the last row's choice counts
         visible = visible_rows(plan, len(rows), len(tokens) - first)
         paths, lengths = _paths(visible, rows, positions[first:])
@@ -276,12 +275,19 @@ class ScriptedModel(nn.Module):
     def _choices(self, paths: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """paths [N, L] tokens from position 0 on, their lengths [N] -> chosen tokens [N]."""
         choices = _hashes(paths, lengths, 0) % self.vocab_size
+        whole = np.array([*self.prompt_ids, *self.script])
         for row, (path, length) in enumerate(zip(paths, lengths, strict=True)):
-            written = length - self.prompt_length
-            if 0 <= written < len(self.script):
-                if np.array_equal(path[self.prompt_length : length], self.script[:written]):
-                    choices[row] = self.script[written]
+            if len(self.prompt_ids) <= length < len(whole) and np.array_equal(path[:length], whole[:length]):
+                choices[row] = whole[length]
         return choices
+
+
+class ScriptedTarget(TargetModel):
+    """Tells its model what the prompt is, so that rows which hold another one are noticed."""
+
+    def forward_prompt(self, arena: KVArena, prompt_ids: list[int], proposal=None):
+        self.model.prompt_ids = list(prompt_ids)
+        return super().forward_prompt(arena, prompt_ids, proposal)
 
 
 class _ScriptedHead(nn.Module):
@@ -336,10 +342,10 @@ def _hashes(paths: np.ndarray, lengths: np.ndarray, salt: int) -> np.ndarray:
 def scripted_target(
     script: list[int], *, end_id: int, vocab_size: int, has_kernels: bool = False, exact: bool = False,
     end_ids: tuple[int, ...] = (), **options,
-) -> TargetModel:  # fmt: skip
+) -> ScriptedTarget:  # fmt: skip
     """A target that spells `script` and then `end_id`, whatever is drafted."""
     model = ScriptedModel(script, end_id=end_id, vocab_size=vocab_size, **options)
-    return TargetModel(
+    return ScriptedTarget(
         model, name="scripted", kernels=kernels_or_none(has_kernels), exact=exact, end_ids=end_ids or (end_id,)
     )
 

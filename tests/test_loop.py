@@ -186,8 +186,8 @@ def test_nothing_behind_the_end_is_counted():
     """The whole output, the end sign and more of the target's own choices behind it are accepted in one round."""
     target, expected = scripted("The gate.", has_kernels=True)
     behind = list(expected)
+    target.model.prompt_ids = PROMPT
     for _ in range(4):
-        target.model.prompt_length = len(PROMPT)
         behind.append(target.model.choice_after([*PROMPT, *behind]))
 
     class Ahead(NoDraft):

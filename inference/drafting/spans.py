@@ -16,6 +16,9 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|
 QUOTED = re.compile(r"\"([^\"\n]{1,200})\"|(?<!\w)'([^'\n]{1,200}?)'(?!\w)|“([^”\n]{1,200})”|`([^`\n]{1,200})`")
 WORD = re.compile(r"[^\s\"“”`()\[\]{}<>=]+")
 CODE_LIKE = re.compile(r"(?=\S*[\d@/_])(?=\S*[A-Za-z])\S+|\S+@\S+|\w+://\S+")
+TIME = re.compile(
+    r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2})?(?: ?[AaPp]\.?[Mm]\b\.?)?|(?<![\w:])\d{1,2} ?[AaPp]\.?[Mm]\b"
+)
 BRACKETED = re.compile(r"\[[^\[\]\n]{1,200}\]")
 NAME_LINK = {"of", "the", "and", "de", "del", "la", "le", "von", "van", "der", "&", "for", "in", "at"}
 NAME_BREAK = {"and", "&", "in", "at", "for"}
@@ -40,7 +43,7 @@ NUMBER_WORDS = {word: str(number) for number, word in enumerate(COUNT_WORDS.spli
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of the request. kind: `quoted`, `date`, `code`, `name`, `number`, `word`. text: what would be written."""
+    """A piece of the request. kind: `quoted`, `date`, `time`, `code`, `name`, `number`, `word`. text: what would be written."""
 
     start: int
     end: int
@@ -101,6 +104,11 @@ class RequestSpans:
             if iso:
                 found.append(Span(match.start(), match.end(), iso, "date"))
         return found
+
+    @cached_property
+    def times(self) -> list[Span]:
+        """Times of day as they are written."""
+        return [Span(m.start(), m.end(), m[0], "time") for m in TIME.finditer(self.text)]
 
     @cached_property
     def codes(self) -> list[Span]:

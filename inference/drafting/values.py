@@ -149,7 +149,10 @@ class ValueGuesser:
                     add(quote(form), 5.0 / (1 + rank) / (1 + 2 * form_rank), "copy")
                 verbatim = spans.text[span.start : span.end]
                 add(quote(verbatim), 1.5 / (1 + rank), "copy")
-        for kind, weight in (("quoted", 3.0), ("codes", 1.6), ("names", 2.2)):
+        is_time = bool(hints & {"time", "times", "hour", "start", "end", "clock"})
+        for kind, weight in (
+            ("quoted", 3.0), ("codes", 1.6), ("names", 2.2), ("times", 4.0 if is_time else 0.3),
+        ):  # fmt: skip
             for rank, span in enumerate(self._after(getattr(spans, kind), last)[:8]):
                 add(quote(span.text), weigh(span, weight) * 0.85**rank, "copy")
         for rank, text in enumerate(self._described(field)):

@@ -35,9 +35,9 @@ def describe_tool(tool: Tool) -> str:
     function = tool.raw.get("function", tool.raw)
     schema = function.get("parameters")
     title = f"{tool.name}: {tool.description}".rstrip(": ")
-    if not isinstance(schema, dict) or not schema.get("properties"):
-        return title if not schema or _is_expressed(schema) else f"{title}\nparameters: {_json(schema)}"
-    if not _is_expressed(schema):
+    if not schema:
+        return title
+    if not _is_expressed(schema, is_argument=False) or schema.get("type", "object") not in ("object", "dict"):
         return f"{title}\nparameters: {_json(schema)}"
     return "\n".join([title, *_argument_lines(schema, "- ")])
 
@@ -45,7 +45,7 @@ def describe_tool(tool: Tool) -> str:
 def _argument_lines(schema: dict, bullet: str) -> list[str]:
     lines = []
     required = schema.get("required") or []
-    for name, part in schema["properties"].items():
+    for name, part in (schema.get("properties") or {}).items():
         facts = [_type_text(part)]
         facts += [] if name in required else ["optional"]
         facts += [f"default {_json(part['default'])}"] if "default" in part else []
@@ -68,16 +68,26 @@ def _type_text(part: dict) -> str:
     return f"{kind}, one of {_json(part['enum'])}" if "enum" in part else kind
 
 
-def _is_expressed(schema: object) -> bool:
-    """Whether the short form says all that the schema says."""
+def _is_expressed(schema: object, *, is_argument: bool = True) -> bool:
+    """Whether the short form says all that the schema says. is_argument: it has a name, and so a line of its own."""
     if not isinstance(schema, dict) or not set(schema) <= EXPRESSED:
         return False
-    if not isinstance(schema.get("additionalProperties", False), bool):
+    kind, properties = schema.get("type", "any"), schema.get("properties") or {}
+    names = kind if isinstance(kind, list) else [kind]
+    has_known_forms = (
+        all(isinstance(name, str) for name in names)
+        and isinstance(properties, dict)
+        and isinstance(schema.get("required") or [], list)
+        and isinstance(schema.get("additionalProperties", False), bool)
+        and all(isinstance(schema.get(key) or "", str) for key in ("description", "format"))
+    )
+    if not has_known_forms or ("items" in schema and kind != "array"):
         return False
-    properties = schema.get("properties")
-    parts = list(properties.values()) if isinstance(properties, dict) else [] if properties is None else [None]
-    parts += [schema["items"]] if "items" in schema else []
-    return all(_is_expressed(part) for part in parts)
+    if not is_argument and (schema.keys() & {"default", "format"} or schema.get("description")):
+        return False  # an element has no line to say it on
+    return all(map(_is_expressed, properties.values())) and (
+        "items" not in schema or _is_expressed(schema["items"], is_argument=False)
+    )
 
 
 def _conversation(messages: list[dict]) -> str:
