@@ -5,10 +5,10 @@ Owns the target, the tokenizer, the K/V arena and what is learned across request
 
 from __future__ import annotations
 
-import codecs
 import logging
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from schemafill.inference.decoding.loop import decode
 from schemafill.inference.decoding.methods import get_method
 from schemafill.inference.decoding.stop import StopRule
+from schemafill.inference.decoding.text_feed import TextFeed
 from schemafill.inference.decoding.verify import make_choice
 from schemafill.inference.drafting.drafter import MAX_NODES, SIDE_ROWS, DecodeState
 from schemafill.inference.model.architectures import check_architecture
@@ -40,8 +41,10 @@ from schemafill.inference.toolcall.tracker import Tracker
 logger = logging.getLogger(__name__)
 
 NUMERICS = ("guarded", "fast", "exact")
+# What cannot be derived of a target, one YAML file each, named by the last part of its name in lower case.
 TARGET_FACTS = Path(__file__).parents[1] / "configs" / "targets"
 ARENA_STEP = 512
+"""Arenas have a multiple of this many rows, so that one serves the next requests as well."""
 
 
 class Engine:
@@ -160,23 +163,23 @@ class Engine:
 
         opens_reasoning = prompt.rstrip().endswith(self.dialect.reasoning_opening)
         parser = OutputParser(self.dialect, catalog, opens_reasoning)
-        feed = _TextFeed(params.stop)
-        with torch.inference_mode():
-            for _ in decode(
-                self.target, arena, drafter, choose, state, stop, stats, threshold=threshold, keep_trace=trace
-            ):
-                yield from parser.feed(feed.take(stop.data, is_over=bool(stop.reason)))
-        parsed = parser.finish({"stop": "eos"}.get(stop.reason, stop.reason))
+        feed = TextFeed(params.stop)
+        rounds = decode(
+            self.target, arena, drafter, choose, state, stop, stats, threshold=threshold, keep_trace=trace
+        )
+        for _ in rounds:
+            self._prompt_in_arena = prompt_ids  # not before the prompt's pass is through
+            yield from parser.feed(feed.take(stop.data, is_over=bool(stop.reason)))
+        parsed = parser.finish("eos" if stop.reason == "stop" else stop.reason)
         yield from parsed.deltas
         stats.seconds = perf_counter() - started
-        phases = stats.seconds_by_phase
-        phases["other"] = stats.seconds - sum(phases[name] for name in ("prepare", "prefill", "draft", "verify"))
+        stats.seconds_by_phase["other"] = 0.0  # what the loop counted there is part of what is left over
+        stats.seconds_by_phase["other"] = stats.seconds - sum(stats.seconds_by_phase.values())
         if parsed.tool_calls and state.tracker.state.is_style_seen:
             self.styles.add(state.tracker.state.style)
-        for call in parsed.tool_calls:
-            object.__setattr__(call, "id", new_call_id())
         yield Completion(
-            text=stop.text, token_ids=state.output_ids, tool_calls=parsed.tool_calls, content=parsed.content,
+            text=stop.text, token_ids=state.output_ids,
+            tool_calls=[replace(call, id=new_call_id()) for call in parsed.tool_calls], content=parsed.content,
             reasoning=parsed.reasoning, finish_reason=parsed.finish_reason, unfinished=parsed.unfinished, stats=stats,
         )
 
@@ -187,6 +190,11 @@ class Engine:
 
     def _encode(self, prompt: str) -> list[int]:
         """Ids of the prompt; a chat template writes its own start sign, a plain prompt gets the tokenizer's."""
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            bad = prompt[error.start : error.end]
+            raise UserError(f"messages or tools hold {bad!r}, which is no character (half of a pair)") from error
         ids = self.tokenizer(prompt, add_special_tokens=self.dialect.name == "json")["input_ids"]
         if not ids:
             raise UserError("the prompt is empty")
@@ -224,35 +232,20 @@ class Engine:
             self._prompt_in_arena = []
         arena.reset()
         if self._prefix_cache:
-            pairs = zip(self._prompt_in_arena, prompt_ids, strict=False)
-            common = next((i for i, (old, new) in enumerate(pairs) if old != new), None)
-            common = min(len(self._prompt_in_arena), len(prompt_ids)) if common is None else common
-            arena.length = min(common, len(prompt_ids) - 1)
-        self._prompt_in_arena = prompt_ids
+            common = _common_length(self._prompt_in_arena, prompt_ids)
+            arena.length = min(common, len(prompt_ids) - 1)  # the last row is run again: its logits are needed
+        self._prompt_in_arena = []
         return arena
 
 
-class _TextFeed:
-    """Output bytes -> text that is sure to stay: no half characters, nothing that may become a stop text."""
-
-    def __init__(self, stop: tuple[str, ...]) -> None:
-        self._stop = [text.encode() for text in stop]
-        self._sent = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def take(self, data: bytes, *, is_over: bool) -> str:
-        held = 0 if is_over else max((_overlap(data, stop) for stop in self._stop), default=0)
-        new = data[self._sent : len(data) - held]
-        self._sent += len(new)
-        return self._decoder.decode(new, final=is_over)
-
-
-def _overlap(data: bytes, stop: bytes) -> int:
-    """Length of the longest end of `data` that is a beginning of `stop`."""
-    return next((size for size in range(min(len(stop) - 1, len(data)), 0, -1) if data.endswith(stop[:size])), 0)
+def _common_length(old: list[int], new: list[int]) -> int:
+    """How many ids two lists share at their beginning."""
+    differing = (i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
+    return next(differing, min(len(old), len(new)))
 
 
 def _locate(target: str) -> str:
+    """The folder of the embedded target; a Hub id or folder as it is."""
     if target != "embedded":
         return target
     from schemafill.inference.fetch import target_folder
@@ -269,6 +262,8 @@ def _load_tokenizer(source: str, trust_remote_code: bool):
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise UserError(f"cannot load the tokenizer of {source!r}: {reason}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
+        raise UserError(f"the tokenizer of {source!r} is empty: its files are missing")
     if not tokenizer.is_fast:
         raise UserError(f"the tokenizer of {source!r} has no fast form, which drafting needs")
     return tokenizer

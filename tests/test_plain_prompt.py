@@ -16,7 +16,9 @@ from schemafill.inference.toolcall.schema import parse_tools
 
 
 def described(parameters: object, description: str = "Says when") -> str:
-    return describe_tool(parse_tools([{"name": "tides", "description": description, "parameters": parameters}]).tools[0])
+    return describe_tool(
+        parse_tools([{"name": "tides", "description": description, "parameters": parameters}]).tools[0]
+    )
 
 
 def argument(schema: object) -> str:
@@ -53,7 +55,11 @@ def test_a_signature_has_one_line_an_argument():
 def test_nested_objects_are_indented_in_place():
     inner = {"type": "object", "properties": {"zip": {"type": "string"}}, "required": ["zip"]}
     listed = {"type": "array", "items": {"type": "object", "properties": {"of": inner}}}
-    schema = {"type": "object", "properties": {"to": inner, "parts": listed, "z": {"type": "string"}}, "required": ["to"]}
+    schema = {
+        "type": "object",
+        "properties": {"to": inner, "parts": listed, "z": {"type": "string"}},
+        "required": ["to"],
+    }
     assert described(schema, "") == (
         "tides\n"
         "- to (object)\n"
@@ -105,7 +111,10 @@ ODD_SCHEMAS = [
 def test_what_the_short_form_cannot_say_is_printed_as_json(schema):
     parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
     assert argument(schema) == f"tides: Says when\nparameters: {json.dumps(parameters)}"
-    deep = {"type": "object", "properties": {"in": {"type": "array", "items": {"type": "object", "properties": {"a": schema}}}}}
+    deep = {
+        "type": "object",
+        "properties": {"in": {"type": "array", "items": {"type": "object", "properties": {"a": schema}}}},
+    }
     assert described(deep) == f"tides: Says when\nparameters: {json.dumps(deep)}"
 
 
@@ -138,11 +147,13 @@ FACTS = {
 }
 KINDS = st.sampled_from(["string", "integer", "boolean", ["string", "null"], "number"])
 SCALARS = st.fixed_dictionaries({"type": KINDS}, optional=FACTS)
-NAMES = st.sampled_from(["city", "größe", "a\"b", "user.name", "x y"])
+NAMES = st.sampled_from(["city", "größe", 'a"b', "user.name", "x y"])
 SCHEMAS = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
-        st.fixed_dictionaries({"type": st.just("array"), "items": inner}, optional={"description": FACTS["description"]}),
+        st.fixed_dictionaries(
+            {"type": st.just("array"), "items": inner}, optional={"description": FACTS["description"]}
+        ),
         st.fixed_dictionaries({"items": inner}),
         st.fixed_dictionaries(
             {"type": st.just("object"), "properties": st.dictionaries(NAMES, inner, min_size=1, max_size=3)},
@@ -157,7 +168,9 @@ SCHEMAS = st.recursive(
 def facts(schema: object, is_name: bool = False) -> list[str]:
     """Texts that a reader needs: names, descriptions, choices, defaults, limits, types."""
     if isinstance(schema, dict) and is_name:
-        return [text for name, part in schema.items() for text in [json.dumps(name, ensure_ascii=False)[1:-1], *facts(part)]]
+        return [
+            text for name, part in schema.items() for text in [json.dumps(name, ensure_ascii=False)[1:-1], *facts(part)]
+        ]
     if isinstance(schema, dict):
         found = []
         for key, value in schema.items():
@@ -187,7 +200,8 @@ def test_the_same_schema_gives_the_same_text(schema):
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
            st.sampled_from(["type", "properties", "items", "required", "enum", "description", "format", "default", "x",
-                            "additionalProperties", "title", "optional"]), inner, max_size=4), max_leaves=12))  # fmt: skip
+                            "additionalProperties", "title", "optional"]),
+                             inner, max_size=4), max_leaves=12))  # fmt: skip
 def test_no_value_in_the_place_of_a_schema_is_an_error(value):
     described(value)
     argument(value)

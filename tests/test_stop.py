@@ -154,7 +154,9 @@ def test_nothing_is_taken_after_the_end():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet='ab"\\{}[]é \n', max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='a"}{', max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='a"}{', max_size=3), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 

@@ -34,7 +34,9 @@ STYLES = {
     "fenced": FENCED,
     "pretty": PRETTY,
     "lines": FENCED_LINES,
-    "compact": Style(colon=":", spaces=tuple(sorted({(r, "item"): "" for r in ("call", "args", "list", "array")}.items()))),
+    "compact": Style(
+        colon=":", spaces=tuple(sorted({(r, "item"): "" for r in ("call", "args", "list", "array")}.items()))
+    ),
     "wide": Style(unit="    ", spaces=PRETTY.spaces),
     "tight lists": Style(spaces=(*PRETTY.spaces[:3], *PRETTY.spaces[6:])),
 }
@@ -43,7 +45,9 @@ STYLES = {
 def spell_value(style: Style, value: object, depth: int, role: str) -> str:
     """A value with the style's white space; `depth` containers are open around it."""
     if isinstance(value, dict):
-        parts = [quoted(key) + style.colon + spell_value(style, part, depth + 1, "object") for key, part in value.items()]
+        parts = [
+            quoted(key) + style.colon + spell_value(style, part, depth + 1, "object") for key, part in value.items()
+        ]
         signs = "{}"
     elif isinstance(value, list):
         parts, signs, role = [spell_value(style, part, depth + 1, "object") for part in value], "[]", "array"

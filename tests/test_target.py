@@ -46,7 +46,8 @@ def some_nodes(tree: Proposal) -> list[int]:
 
 
 def one_by_one(target: TargetModel, prompt_ids: list[int], tokens: list[int]) -> torch.Tensor:
-    """Logits behind the last of `tokens` when the prompt is prefilled and each token is decoded in a pass of its own."""
+    """Logits behind the last of `tokens` when the prompt is prefilled and each token is decoded in a pass of its
+    own."""
     arena = target.new_arena(len(prompt_ids) + len(tokens))
     scored = target.forward_prompt(arena, prompt_ids)
     for token in tokens:
@@ -170,7 +171,9 @@ def test_captured_states_are_hidden_states_of_transformers(has_kernels):
     """`hidden_states[i]`: 0 is the embedding, i the output of layer i - 1."""
     layers, ids = (1, 3, 6), some_ids(11)
     with torch.inference_mode():
-        states = tiny_model("qwen3", VOCAB, attention="sdpa")(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        states = tiny_model("qwen3", VOCAB, attention="sdpa")(
+            torch.tensor([ids]), output_hidden_states=True
+        ).hidden_states
     expected = torch.cat([states[layer][0] for layer in layers], dim=-1)
     target = tiny_target("qwen3", has_kernels=has_kernels, vocab_size=VOCAB, capture_layers=layers)
     arena = target.new_arena(40)

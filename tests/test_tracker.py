@@ -15,7 +15,7 @@ from schemafill.inference.toolcall.style import StyleMemory
 from schemafill.inference.toolcall.tracker import Tracker
 
 CATALOG = parse_tools(weather_tools())
-WEATHER = {"city": "Zürich \"8\"", "place": {"zip": "", "city": "x"}, "tags": ["a,b", 1.5, None], "days": 3}
+WEATHER = {"city": 'Zürich "8"', "place": {"zip": "", "city": "x"}, "tags": ["a,b", 1.5, None], "days": 3}
 CALLS = [("get_weather", WEATHER), ("send_mail", {}), ("unknown.tool", {"urgent": True, "é": {}})]
 
 
@@ -47,7 +47,9 @@ def outputs(dialect: str) -> dict[str, str]:
 
 
 ALL_OUTPUTS = [
-    pytest.param(dialect, text, id=f"{dialect}-{name}") for dialect in DIALECTS for name, text in outputs(dialect).items()
+    pytest.param(dialect, text, id=f"{dialect}-{name}")
+    for dialect in DIALECTS
+    for name, text in outputs(dialect).items()
 ]
 EACH_DIALECT = pytest.mark.parametrize("dialect", DIALECTS)
 
@@ -132,7 +134,7 @@ PLACES = [
 @pytest.mark.parametrize(("written", "kind", "partial", "keys"), PLACES[1:])
 def test_places_inside_the_arguments(dialect, written, kind, partial, keys):
     key = "parameters" if dialect == "llama3" else "arguments"
-    header = get_dialect(dialect).opening + '{"name": "get_weather", "%s": {' % key
+    header = get_dialect(dialect).opening + f'{{"name": "get_weather", "{key}": {{'
     place = read(dialect, header + written).place
     assert (place.kind, place.partial, place.call_index) == (kind, partial, 0)
     if keys is not None:
@@ -152,7 +154,7 @@ def test_before_the_first_call_all_that_is_written_stands_at_the_place(dialect):
 @EACH_DIALECT
 def test_between_calls_the_text_since_the_arguments_stands_at_the_place(dialect):
     form = get_dialect(dialect)
-    header = '{"name": "send_mail", "%s": {' % form.arguments_key
+    header = f'{{"name": "send_mail", "{form.arguments_key}": {{'
     first = form.opening + header + '"to": "a"}'
     between = "}" + form.separator + '{"name": "get'
     for size in range(len(between)):
@@ -166,7 +168,7 @@ def test_between_calls_the_text_since_the_arguments_stands_at_the_place(dialect)
 
 @EACH_DIALECT
 def test_frames_carry_the_schema_of_what_they_hold(dialect):
-    header = get_dialect(dialect).opening + '{"name": "get_weather", "%s": {' % get_dialect(dialect).arguments_key
+    header = get_dialect(dialect).opening + f'{{"name": "get_weather", "{get_dialect(dialect).arguments_key}": {{'
     node = CATALOG.get("get_weather").parameters
     assert read(dialect, header).place.frames[-1].node is node
     assert read(dialect, header + '"place": {').place.frames[-1].node is node.properties["place"]
@@ -184,7 +186,7 @@ def test_escaped_names_and_keys_are_read_as_what_they_mean():
 
 def test_either_key_of_the_arguments_is_taken_and_remembered():
     for key in ("arguments", "parameters"):
-        made = read("hermes", '<tool_call>{"name": "send_mail", "%s": {"to": "a"}}' % key)
+        made = read("hermes", f'<tool_call>{{"name": "send_mail", "{key}": {{"to": "a"}}}}')
         assert values(made) == [("send_mail", {"to": "a"})]
         assert made.state.style.arguments_key == key
 
@@ -204,12 +206,14 @@ def test_json_where_the_dialect_has_no_calls_is_text(dialect, text):
     assert place.kind in ("open", "lost") and not place.frames
 
 
-# ------------------------------------------------------------------------------------------------------ broken and strange
+# ---------------------------------------- broken and strange
 
 
 @EACH_DIALECT
 def test_half_a_character_is_no_place_to_go_on_from(dialect):
-    header = (get_dialect(dialect).opening + '{"name": "a", "%s": {"k": "' % get_dialect(dialect).arguments_key).encode()
+    header = (
+        get_dialect(dialect).opening + f'{{"name": "a", "{get_dialect(dialect).arguments_key}": {{"k": "'
+    ).encode()
     letter = "北".encode()
     for size in (1, 2):
         made = read(dialect, header + letter[:size])
@@ -220,13 +224,15 @@ def test_half_a_character_is_no_place_to_go_on_from(dialect):
 
 
 @EACH_DIALECT
-@pytest.mark.parametrize("broken", ['"city": nut "x": }', '"city" "Oslo"}}', "city: 1}", '"a": 1]', '"a": {]', ", }", "}}}}"])
+@pytest.mark.parametrize(
+    "broken", ['"city": nut "x": }', '"city" "Oslo"}}', "city: 1}", '"a": 1]', '"a": {]', ", }", "}}}}"]
+)
 def test_text_that_is_no_json_loses_track_until_the_next_call(dialect, broken):
     form = get_dialect(dialect)
-    header = '{"name": "get_weather", "%s": {' % form.arguments_key
+    header = f'{{"name": "get_weather", "{form.arguments_key}": {{'
     made = read(dialect, form.opening + header + broken)
     assert made.place.kind in ("lost", "after_args", "done", "object")
-    made.advance((' and so on\n' + form.call_marker + header + '"city": "Oslo"').encode())
+    made.advance((" and so on\n" + form.call_marker + header + '"city": "Oslo"').encode())
     if made.state.kind != "done":
         assert made.place.kind == "object"
         assert made.state.call.fields[-1] == ("city", '"Oslo"')
@@ -246,8 +252,10 @@ def test_nesting_beyond_the_limit_loses_track_and_nothing_else():
 
 
 PIECES = st.sampled_from(
-    ['{"', '"}', '": ', ", ", "[", "]", "{", "}", '"', "\\", ":", "1", "-2.5", "null", "\n", "  ", "é北", "name", "arguments",
-     "parameters", "tool_calls", '{"name": "get_weather", "arguments": {', '"city": "Oslo"', "<tool_call>\n", "</tool_call>",
+    ['{"', '"}', '": ', ", ", "[", "]", "{", "}", '"', "\\", ":", "1", "-2.5", "null", "\n", "  ", "é北", "name",
+     "arguments",
+     "parameters", "tool_calls", '{"name": "get_weather", "arguments": {', '"city": "Oslo"', "<tool_call>\n",
+     "</tool_call>",
      "[TOOL_CALLS] [", "<|python_tag|>", "<think>", "</think>", "```json\n", "```", "; ", "place", "tags"]
 )  # fmt: skip
 

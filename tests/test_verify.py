@@ -119,7 +119,7 @@ def test_margin_of_a_draw_is_measured_in_logits():
         assert (choose(changed[None], [3])[0][0] == choice) == stays
 
 
-# ------------------------------------------------------------------------------------------------------------ acceptance
+# ---------------------------------------- acceptance
 
 
 def walk(proposal: Proposal, choices: list[int]) -> tuple[list[int], int]:

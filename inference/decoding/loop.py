@@ -13,7 +13,7 @@ from schemafill.inference.decoding.verify import Choose, accept, accept_side
 from schemafill.inference.drafting.drafter import DecodeState, Drafter, Observation
 from schemafill.inference.model.kv_arena import KVArena
 from schemafill.inference.model.target import TargetModel
-from schemafill.inference.model.tree import AcceptedPath, Proposal, SideVerdict
+from schemafill.inference.model.tree import MAIN, AcceptedPath, Proposal, SideVerdict
 from schemafill.inference.request import DecodeStats, RoundTrace
 
 
@@ -33,11 +33,13 @@ def decode(
         wants_draft = not is_recheck and (not is_first or target.shares_prompt_pass)
         proposal = drafter.propose(state) if wants_draft else Proposal(state.root)
         drafted = perf_counter()
+        # Output position that each node predicts: the root the next one, a node at depth d the one d further.
+        positions = [len(state.output_ids) + depth for depth in proposal.depths]
         if is_first:
             scored = target.forward_prompt(arena, state.prompt_ids, proposal)
         else:
             scored = target.forward(arena, proposal)
-        choices, margins = choose(scored.logits, _positions(state, proposal))
+        choices, margins = choose(scored.logits, positions)
         verified = perf_counter()
         doubt = threshold if len(proposal) > 1 and not target.is_row_invariant else 0.0
         path = accept(proposal, choices, margins, doubt)
@@ -57,17 +59,12 @@ def decode(
         phases["draft"] += drafted - started + observed - committed
         phases["prefill" if is_first else "verify"] += verified - drafted
         phases["other"] += committed - verified
-        _count(stats, proposal, path, kept, is_recheck, rejected, keep_trace, observed - started, state)
+        sources = [*(proposal.sources[node] for node in path.nodes), "target"][:kept]
+        _count(stats, proposal, sources, is_recheck, rejected)
+        if keep_trace:
+            stats.rounds.append(_trace(state, proposal, sources, observed - started, rejected))
         is_first, is_recheck = False, path.bonus is None
         yield text
-
-
-def _positions(state: DecodeState, proposal: Proposal) -> list[int]:
-    """Output position that each node predicts: the root the next one, a node at depth d the one d further."""
-    depth = [0] * len(proposal)
-    for node, parent in enumerate(proposal.parents):
-        depth[node] = depth[parent] + 1 if parent >= 0 else 0
-    return [len(state.output_ids) + d for d in depth]
 
 
 def _commit(
@@ -103,22 +100,22 @@ def _take(path: AcceptedPath, proposal: Proposal, state: DecodeState, stop: Stop
     return text, kept
 
 
-def _count(
-    stats: DecodeStats, proposal: Proposal, path: AcceptedPath, kept: int, is_recheck: bool, rejected: str,
-    keep_trace: bool, seconds: float, state: DecodeState,
-) -> None:
+def _count(stats: DecodeStats, proposal: Proposal, sources: list[str], is_recheck: bool, rejected: str) -> None:
+    """Count a round. sources: where each token that became output came from."""
     stats.verify_calls += 1
     stats.rechecks += is_recheck
-    stats.tokens += kept
+    stats.tokens += len(sources)
     stats.nodes += proposal.num_nodes
-    sources = [proposal.sources[node] for node in path.nodes] + ["target"]
-    for source in sources[:kept]:
+    for source in sources:
         stats.accepted_by_source[source] = stats.accepted_by_source.get(source, 0) + 1
     if rejected:
         stats.rejections[rejected] = stats.rejections.get(rejected, 0) + 1
-    if keep_trace:
-        num_side = sum(owner > 0 for owner in proposal.owners)
-        stats.rounds.append(
-            RoundTrace(state.output_ids[len(state.output_ids) - kept :], sources[:kept], proposal.num_nodes, num_side,
-                       seconds, rejected)
-        )  # fmt: skip
+
+
+def _trace(
+    state: DecodeState, proposal: Proposal, sources: list[str], seconds: float, rejected: str
+) -> RoundTrace:
+    """What a round did, after its tokens became output."""
+    token_ids = state.output_ids[len(state.output_ids) - len(sources) :]
+    num_side = sum(owner != MAIN for owner in proposal.owners)
+    return RoundTrace(token_ids, sources, proposal.num_nodes, num_side, seconds, rejected)

@@ -9,54 +9,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
 
-from schemafill.inference.drafting.values import Candidate, Field, ValueGuesser
+from schemafill.inference.drafting.candidates import Candidate
+from schemafill.inference.drafting.cursor import Cursor
+from schemafill.inference.drafting.growth import grow
+from schemafill.inference.drafting.tool_choice import ToolChooser, most_like
+from schemafill.inference.drafting.values import Field, ValueGuesser
 from schemafill.inference.toolcall.dialects import Dialect
-from schemafill.inference.toolcall.schema import Catalog, Tool, parse_tools
-from schemafill.inference.toolcall.schema_node import SchemaNode
-from schemafill.inference.toolcall.style import (
-    Style,
-    between_calls,
-    call_end,
-    call_header,
-    closing,
-    opening,
-    quoted,
-)  # fmt: skip
-from schemafill.inference.toolcall.tracker import CallRecord, Frame, Place, node_of_child
+from schemafill.inference.toolcall.schema import Tool
+from schemafill.inference.toolcall.style import Style, between_calls, call_end, call_header, closing, opening, quoted
+from schemafill.inference.toolcall.tracker import node_of_child
 
-EMPTY = parse_tools([{"name": "none"}]).tools[0].parameters
-OPTIONAL_SHARE = 0.5
+# Shares are first guesses set by hand. A wrong one costs draft rows or a shorter accepted path, never output.
 REQUIRED_SHARE = 0.97
-MOST_TOOLS = 6
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """A spot between two parts of an output. kinds as in `Place`; `end` is behind the last call.
-
-    frames: the open containers from the arguments object inward; empty outside arguments.
-    """
-
-    kind: str
-    frames: tuple[Frame, ...]
-    call: CallRecord
-    calls: tuple[CallRecord, ...]
-    style: Style
-
-    @property
-    def key(self) -> tuple:
-        """Names the spot by its place in the output's structure, whatever the values before it.
-
-        A value is named by the keys that lead to it alone: it does not matter which fields stand before.
-        """
-        if self.kind == "value":
-            inside = tuple(frame.keys[-1] if frame.is_object else frame.num_values for frame in self.frames)
-        else:
-            inside = tuple(frame.keys if frame.is_object else frame.num_values for frame in self.frames)
-        tool = self.call.tool if self.frames else None
-        return (self.kind, len(self.calls), tool, inside)
+OPTIONAL_SHARE = 0.5
+DEFAULTED_SHARE = 0.4
+"""An optional field that has a default."""
+REPEATED_SHARE, DROPPED_SHARE = 0.93, 0.06
+"""An optional field that the previous call of the same tool had, or did not have."""
+UNLISTED_SHARE = 0.9
+"""A key outside the schema that the previous call of the same tool had."""
+KNOWN_STRUCTURE = 0.99
+"""What the schema's keys and the end of the object share; the rest is for what nothing here knows."""
+UNKNOWN_KEY = 0.03
+"""A key that nothing here knows, relative to what the known keys leave."""
+LEAST_LEFT = 0.02
+"""No further keys are listed once those before leave less than this."""
+CONTAINER_SHARE = 0.95
+FIRST_ELEMENT, NEXT_ELEMENT = 0.95, 0.6
+"""An element comes rather than the end: in an array with nothing in it yet, and behind an element."""
+UNKNOWN_NAME = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,70 +53,23 @@ class Option:
     marks: tuple[int, int]
 
 
-def cursor_of(place: Place, calls: tuple[CallRecord, ...], style: Style, catalog: Catalog) -> Cursor | None:
-    """The cursor of a tracker's place; None where no structure is known.
-
-    A tool that is not in the catalogue gets the schema of the one that is named most like it.
-    """
-    outside = sum(frame.role in ("outer", "list", "call") for frame in place.frames)
-    at = outside if outside < len(place.frames) and place.frames[outside - 1].role == "call" else None
-    if place.kind in ("open", "call", "done"):
-        return Cursor(place.kind, (), CallRecord(), calls, style)
-    if place.kind == "after_args":
-        is_open = any(frame.role == "call" for frame in place.frames)
-        return Cursor("after_args", (), CallRecord(), (*calls, place.call) if is_open else calls, style)
-    if place.kind == "lost" or at is None:
-        return None
-    frames = place.frames[at:]
-    like = most_like(catalog, place.call.tool) if frames[0].role == "args" and frames[0].node is None else None
-    if like is not None:
-        frames = (replace(frames[0], node=like.parameters), *frames[1:])
-        for i in range(1, len(frames)):
-            frames = (*frames[:i], replace(frames[i], node=node_of_child(frames[i - 1])), *frames[i + 1 :])
-    return Cursor(place.kind, frames, place.call, calls, style)
-
-
-def most_like(catalog: Catalog, name: str | None) -> Tool | None:
-    """The tool of this name, else the one whose name shares the longest beginning or end, at least four signs."""
-    if name is None or not catalog.tools:
-        return None
-    best = max(catalog.tools, key=lambda tool: (tool.name == name, _likeness(tool.name, name)))
-    return best if best.name == name or _likeness(best.name, name) >= 4 else None
-
-
-def _short(tool: Tool) -> str:
-    """The last part of a dotted name, as which some targets write it; empty for other names."""
-    return tool.name.rpartition(".")[2] if "." in tool.name else ""
-
-
-def _ends_like(name: str, begun: str) -> bool:
-    """Whether a part of the name behind a dot or underscore begins so."""
-    return any(name.startswith(begun, at + 1) for at, sign in enumerate(name) if sign in "._")
-
-
-def _likeness(one: str, other: str) -> int:
-    return max(len(commonprefix([one, other])), len(commonprefix([one[::-1], other[::-1]])))
-
-
 class Expander:
     """Options for one request."""
 
     def __init__(
-        self, dialect: Dialect, catalog: Catalog, ranking: Sequence[int], styles: Sequence[tuple[Style, float]],
-        values: ValueGuesser,
+        self, dialect: Dialect, tools: ToolChooser, styles: Sequence[tuple[Style, float]], values: ValueGuesser
     ) -> None:
-        self.dialect, self.catalog, self.ranking = dialect, catalog, ranking
-        self.styles, self.values = styles, values
-        self.is_style_known = False
+        """styles: layouts that an output may turn out to have, with their probabilities."""
+        self.dialect, self.tools, self.styles, self.values = dialect, tools, styles, values
 
     def expand(self, cursor: Cursor, begun: str = "") -> list[Option]:
         """The options at a cursor. `begun`: text that stands there already, or that the target is known to write."""
         match cursor.kind:
             case "open":
-                return self._openings(cursor) + self._unknown_tool(cursor, opening(cursor.style, self.dialect), begun)
+                before = opening(cursor.style, self.dialect)
+                return self._openings(cursor) + self._unknown_tool(cursor, before, begun)
             case "call":
-                known = [self._header(cursor, "", cursor.style, tool, p) for tool, p in self._tools(cursor)]
-                return known + self._unknown_tool(cursor, "", begun)
+                return self._headers(cursor, "", 1.0) + self._unknown_tool(cursor, "", begun)
             case "object":
                 return self._keys(cursor)
             case "value":
@@ -146,253 +81,180 @@ class Expander:
                 return self._next_calls(cursor, between) + self._unknown_tool(cursor, between, begun)
         return []
 
+    def later_fields(self, cursor: Cursor) -> list[Cursor]:
+        """Value cursors of the fields that may still come in the innermost object, in the schema's order."""
+        return [cursor.behind_key(name) for name, share in self._fields(cursor) if share >= OPTIONAL_SHARE]
+
+    def probe_text(self, cursor: Cursor, value: Cursor) -> str:
+        """From the object cursor to where the value of a later field begins, the fields between left out."""
+        node = node_of_child(value.frames[-1])
+        sign = '"' if node is not None and node.types == ("string",) else ""
+        return self._before_part(cursor) + quoted(value.field_name) + cursor.style.colon + sign
+
+    def confidence(self, value: Cursor) -> float:
+        """Probability of the best guess for a value."""
+        return max((candidate.probability for candidate in self.values.candidates(_field(value))), default=0.0)
+
     def _openings(self, cursor: Cursor) -> list[Option]:
-        styles = [(cursor.style, 1.0)] if self.is_style_known else self.styles
+        styles = [(cursor.style, 1.0)] if cursor.is_style_known else self.styles
+        tools = self.tools.next_tools(cursor.tools)
         return [
-            self._header(cursor, opening(style, self.dialect), style, tool, share * p)
+            self._header(cursor, opening(style, self.dialect), style, tool, tool.name, share * p)
             for style, share in styles
-            for tool, p in self._tools(cursor)
+            for tool, p in tools
         ]
 
-    def _tools(self, cursor: Cursor) -> list[tuple[Tool, float]]:
-        """Tools of the next call: by rank for the first, then the same again or the next one not used yet.
+    def _headers(self, cursor: Cursor, before: str, share: float) -> list[Option]:
+        """A call of each likely tool, in the cursor's style; `share` is what all of them have together."""
+        tools = self.tools.next_tools(cursor.tools)
+        return [self._header(cursor, before, cursor.style, tool, tool.name, share * p) for tool, p in tools]
 
-        A name that the target wrote and that is in no catalogue is likely to be written again.
-        """
-        used = [call.tool for call in cursor.calls]
-        if used and used[-1] and self.catalog.get(used[-1]) is None:
-            like = most_like(self.catalog, used[-1])
-            again = [(self._nameless(used[-1], like), 0.6 if len(self.catalog.tools) == 1 else 0.35)]
-            return again + [(tool, p * 0.4) for tool, p in self._known_tools(cursor, used)]
-        known = self._known_tools(cursor, used)
-        shortened = [(self._nameless(_short(tool), tool), 0.08 * p) for tool, p in known if _short(tool)]
-        return known + shortened[:2]
-
-    @staticmethod
-    def _nameless(name: str, like: Tool | None) -> Tool:
-        """A tool of a name that is in no catalogue, with the schema of the one it is like."""
-        return replace(like, name=name) if like else Tool(name, "", EMPTY, {})
-
-    def _known_tools(self, cursor: Cursor, used: list[str | None]) -> list[tuple[Tool, float]]:
-        tools = self.catalog.tools
-        order = [tools[i] for i in self.ranking]
-        if len(order) < 2:
-            return [(tool, 0.9 if _short(tool) and not used else 0.97) for tool in order]
-        weights: dict[int, float] = {}
-        for rank, tool in enumerate(order):
-            weights[id(tool)] = 0.75**rank * (0.5 if tool.name in used else 1.0)
-        if used:
-            for tool in tools:  # calls often follow the catalogue's order
-                if tool.name not in used:
-                    weights[id(tool)] += 1.0
-                    break
-            last = self.catalog.get(used[-1]) if used[-1] else None
-            if last is not None:
-                weights[id(last)] += 0.5
-        elif tools:
-            weights[id(tools[0])] += 0.6
-        total = sum(weights.values()) * 1.05
-        ranked = sorted(order, key=lambda tool: -weights[id(tool)])[:MOST_TOOLS]
-        return [(tool, weights[id(tool)] / total) for tool in ranked]
-
-    def _header(self, cursor: Cursor, before: str, style: Style, tool: Tool, probability: float) -> Option:
-        frame = Frame("args", node=tool.parameters)
-        following = Cursor("object", (frame,), CallRecord(tool.name), cursor.calls, style)
-        return self._named(before, style, tool.name, probability, following)
-
-    def _named(self, before: str, style: Style, name: str, probability: float, following: Cursor) -> Option:
+    def _header(
+        self, cursor: Cursor, before: str, style: Style, tool: Tool | None, name: str, probability: float
+    ) -> Option:
+        """`before` and a call's header with this name; its arguments follow the schema of `tool`."""
         header = before + call_header(style, self.dialect, name)
         start = header.index(quoted(name), len(before) + len(quoted(self.dialect.name_key)))
-        return Option(header, probability, "name", following, (start, start + len(quoted(name))))
+        marks = (start, start + len(quoted(name)))
+        return Option(header, probability, "name", cursor.in_call(tool, name, style), marks)
 
     def _unknown_tool(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
         """A header for a name that was written and is in no catalogue: as far as it goes, or as a whole."""
         key = re.escape(quoted(self.dialect.name_key))
         named = re.search(key + r'\s*:\s*"((?:[^"\\]|\\.)+)("?)', begun)
-        if named is None or self.catalog.get(named[1]) is not None:
+        name = self.tools.unknown_name(named[1], is_whole=bool(named[2])) if named else None
+        if name is None:
             return []
-        known = [tool.name for tool in self.catalog.tools]
-        if not named[2] and any(name.startswith(named[1]) or _ends_like(name, named[1]) for name in known):
-            whole = next((n[n.rindex(named[1]) :] for n in known if _ends_like(n, named[1])), "")
-            if not whole or any(name.startswith(named[1]) for name in known):
-                return []
-            named = re.match("(.*)()", whole)
-        like = most_like(self.catalog, named[1])
-        frame = Frame("args", node=like.parameters if like else None)
-        following = Cursor("object", (frame,), CallRecord(named[1]), cursor.calls, cursor.style)
-        return [self._named(before, cursor.style, named[1], 0.5, following)]
+        return [self._header(cursor, before, cursor.style, most_like(self.tools.catalog, name), name, UNKNOWN_NAME)]
 
     def _keys(self, cursor: Cursor) -> list[Option]:
         """The next key or the end of the object, in the schema's order."""
-        frame = cursor.frames[-1]
-        depth = self._depth(cursor)
-        comma = "," if frame.num_values else ""
-        space = cursor.style.space(frame.role, "item" if comma else "open", depth)
-        options, left = [], 0.99
-        for name, share in self._fields(cursor, frame):
-            opened = replace(frame, state="value", keys=(*frame.keys, name))
-            following = replace(cursor, kind="value", frames=(*cursor.frames[:-1], opened))
-            text = comma + space + quoted(name)
-            options.append(Option(text, left * share, "key", following, (len(comma + space), len(text))))
+        before = self._before_part(cursor)
+        options, left = [], KNOWN_STRUCTURE
+        for name, share in self._fields(cursor):
+            text = before + quoted(name)
+            options.append(Option(text, left * share, "key", cursor.behind_key(name), (len(before), len(text))))
             left *= 1 - share
-            if left < 0.02:
+            if left < LEAST_LEFT:
                 break
-        unknown = comma + space + '"'  # a key that nothing here knows
-        options.append(Option(unknown, left * 0.03, "structure", None, (0, len(unknown))))
-        end = "}" if not comma else cursor.style.space(frame.role, "close", depth) + "}"
-        options.append(Option(end, left, "close", self._leave(cursor), (0, len(end))))
-        return options
+        unknown = before + '"'
+        options.append(Option(unknown, left * UNKNOWN_KEY, "structure", None, (0, len(unknown))))
+        return [*options, self._end(cursor, "}", left)]
 
-    def later_fields(self, cursor: Cursor) -> list[Cursor]:
-        """Value cursors of the fields that may still come in the innermost object, in the schema's order."""
-        frame = cursor.frames[-1]
-        names = [name for name, share in self._fields(cursor, frame) if share >= OPTIONAL_SHARE]
-        opened = [replace(frame, state="value", keys=(*frame.keys, name)) for name in names]
-        return [replace(cursor, kind="value", frames=(*cursor.frames[:-1], field)) for field in opened]
-
-    def probe_text(self, cursor: Cursor, value: Cursor) -> str:
-        """From the object cursor to where the value of a later field begins, the fields between left out."""
-        frame = cursor.frames[-1]
-        comma = "," if frame.num_values else ""
-        space = cursor.style.space(frame.role, "item" if comma else "open", self._depth(cursor))
-        node = node_of_child(value.frames[-1])
-        sign = '"' if node is not None and node.types == ("string",) else ""
-        return comma + space + quoted(value.frames[-1].keys[-1]) + cursor.style.colon + sign
-
-    def confidence(self, value: Cursor) -> float:
-        """Probability of the best guess for a value."""
-        frame = value.frames[-1]
-        field = Field(frame.keys[-1], node_of_child(frame), value.call, value.calls, frame.role == "args")
-        return max((candidate.probability for candidate in self.values.candidates(field)), default=0.0)
-
-    def _fields(self, cursor: Cursor, frame: Frame) -> list[tuple[str, float]]:
+    def _fields(self, cursor: Cursor) -> list[tuple[str, float]]:
         """Keys that may come next with the chance that each is taken when those before it are not."""
+        frame = cursor.frames[-1]
         node = frame.node
         if node is None:
             return []
         names = list(node.properties)
         seen = [names.index(key) for key in frame.keys if key in node.properties]
-        behind = names[max(seen) + 1 :] if seen else names
-        earlier = [list(dict(call.fields)) for call in cursor.calls if call.tool == cursor.call.tool]
+        previous = _previous_keys(cursor) if frame.role == "args" else None
         fields = []
-        for name in behind:
-            share = REQUIRED_SHARE if name in node.required else OPTIONAL_SHARE
-            if earlier and frame.role == "args" and name not in node.required:
-                share = 0.93 if name in earlier[-1] else 0.06
-            elif name not in node.required and node.properties[name].default is not None:
-                share = 0.4
+        for name in names[max(seen) + 1 :] if seen else names:
+            if name in node.required:
+                share = REQUIRED_SHARE
+            elif previous is not None:
+                share = REPEATED_SHARE if name in previous else DROPPED_SHARE
+            else:
+                share = OPTIONAL_SHARE if node.properties[name].default is None else DEFAULTED_SHARE
             fields.append((name, share))
-        if earlier and frame.role == "args":  # keys outside the schema that a call of this tool had before
-            fields += [(name, 0.9) for name in earlier[-1] if name not in node.properties and name not in frame.keys]
-        return fields
+        unlisted = [name for name in previous or () if name not in node.properties and name not in frame.keys]
+        return fields + [(name, UNLISTED_SHARE) for name in unlisted]
 
     def _values(self, cursor: Cursor, before: str, begun: str) -> list[Option]:
-        frame = cursor.frames[-1]
-        node = node_of_child(frame)
-        key = frame.keys[-1] if frame.is_object and frame.keys else ""
-        is_top = frame.role == "args"
-        index = -1 if frame.is_object else frame.num_values
-        field = Field(key or self._key_around(cursor), node, cursor.call, cursor.calls, is_top, index)
-        candidates = self.values.candidates(field)
-        options = [self._value_option(cursor, before, key, c) for c in candidates]
-        options += self._containers(cursor, before, node, 1.0 - sum(c.probability for c in candidates))
-        return options + self._grown(cursor, before, key, begun, candidates)
+        candidates = self.values.candidates(_field(cursor))
+        options = [self._value_option(cursor, before, c) for c in candidates]
+        options += self._containers(cursor, before, 1.0 - sum(c.probability for c in candidates))
+        return options + self._grown(cursor, before, begun, candidates)
 
-    def _grown(
-        self, cursor: Cursor, before: str, key: str, begun: str, known: Sequence[Candidate]
-    ) -> list[Option]:
+    def _grown(self, cursor: Cursor, before: str, begun: str, known: Sequence[Candidate]) -> list[Option]:
         """Values that go on from one which is begun already: copies from where its beginning stands in the request."""
         if not begun.startswith(before) or len(begun) == len(before):
             return []
-        grown = self.values.grow(begun[len(before) :])
+        grown = grow(self.values.spans, begun[len(before) :])
         texts = {candidate.text for candidate in known}
-        return [self._value_option(cursor, before, key, c) for c in grown if c.text not in texts]
+        return [self._value_option(cursor, before, c) for c in grown if c.text not in texts]
 
-    def _value_option(self, cursor: Cursor, before: str, key: str, candidate: Candidate) -> Option:
+    def _value_option(self, cursor: Cursor, before: str, candidate: Candidate) -> Option:
         text = before + candidate.text
-        following = self._written(cursor, key, candidate.text)
+        following = cursor.behind_value(candidate.text)
         return Option(text, candidate.probability, candidate.source, following, (len(before), len(text)))
 
-    def _written(self, cursor: Cursor, key: str, text: str) -> Cursor:
-        """The cursor behind a value."""
-        frame = cursor.frames[-1]
-        done = replace(frame, state="after", num_values=frame.num_values + 1)
-        call = cursor.call
-        if frame.role == "args":
-            call = replace(call, fields=(*call.fields, (key, text)))
-        kind = "object" if frame.is_object else "array"
-        return replace(cursor, kind=kind, frames=(*cursor.frames[:-1], done), call=call)
-
-    def _containers(self, cursor: Cursor, before: str, node: SchemaNode | None, share: float) -> list[Option]:
+    def _containers(self, cursor: Cursor, before: str, share: float) -> list[Option]:
         """Opening a nested object or array whose parts are known."""
+        node = node_of_child(cursor.frames[-1])
         if node is None or share <= 0:
             return []
-        options = []
+        openings = []
         if node.properties and ("object" in node.types or not node.types):
-            frame = Frame("object", node=node)
-            options.append(("{", replace(cursor, kind="object", frames=(*cursor.frames, frame))))
+            openings.append(("{", "object"))
         if node.items is not None and "array" in node.types:
-            frame = Frame("array", node=node)
-            options.append(("[", replace(cursor, kind="array", frames=(*cursor.frames, frame))))
-        each = min(0.95, share) / max(1, len(options))
+            openings.append(("[", "array"))
+        each = min(CONTAINER_SHARE, share) / max(1, len(openings))
         marks = (0, len(before) + 1)
-        return [Option(before + sign, each, "structure", following, marks) for sign, following in options]
+        return [
+            Option(before + sign, each, "structure", cursor.in_container(role, node), marks) for sign, role in openings
+        ]
 
     def _elements(self, cursor: Cursor, begun: str) -> list[Option]:
-        frame = cursor.frames[-1]
-        depth = self._depth(cursor)
-        comma = "," if frame.num_values else ""
-        space = cursor.style.space("array", "item" if comma else "open", depth)
-        share = 0.6 if comma else 0.95
-        elements = self._values(cursor, comma + space, begun)
+        share = NEXT_ELEMENT if cursor.frames[-1].num_values else FIRST_ELEMENT
+        elements = self._values(cursor, self._before_part(cursor), begun)
         options = [replace(option, probability=option.probability * share) for option in elements]
-        end = (cursor.style.space("array", "close", depth) if comma else "") + "]"
-        options.append(Option(end, 1 - share, "close", self._leave(cursor), (0, len(end))))
-        return options
+        return [*options, self._end(cursor, "]", 1 - share)]
 
-    def _leave(self, cursor: Cursor) -> Cursor:
-        """The cursor behind the container that the innermost frame closes."""
-        outer = cursor.frames[:-1]
-        if not outer:
-            return Cursor("after_args", (), CallRecord(), (*cursor.calls, cursor.call), cursor.style)
-        parent = outer[-1]
-        done = replace(parent, state="after", num_values=parent.num_values + 1)
-        kind = "object" if parent.is_object else "array"
-        call = cursor.call
-        if parent.role == "args":
-            call = replace(call, fields=(*call.fields, (parent.keys[-1], "")))
-        return replace(cursor, kind=kind, frames=(*outer[:-1], done), call=call)
+    def _before_part(self, cursor: Cursor) -> str:
+        """Comma and white space before the next key or element of the innermost container."""
+        frame = cursor.frames[-1]
+        comma, place = (",", "item") if frame.num_values else ("", "open")
+        return comma + cursor.style.space(frame.role, place, self._depth(cursor))
+
+    def _end(self, cursor: Cursor, sign: str, probability: float) -> Option:
+        """The closing sign of the innermost container; an empty one closes at once."""
+        frame = cursor.frames[-1]
+        space = cursor.style.space(frame.role, "close", self._depth(cursor)) if frame.num_values else ""
+        return Option(space + sign, probability, "close", cursor.behind_container(), (0, len(space + sign)))
 
     def _next_calls(self, cursor: Cursor, between: str) -> list[Option]:
         more = self._share_of_more(cursor)
-        options = [self._header(cursor, between, cursor.style, tool, more * p) for tool, p in self._tools(cursor)]
         finish = call_end(cursor.style, self.dialect) + closing(cursor.style, self.dialect)
-        end = Cursor("end", (), CallRecord(), cursor.calls, cursor.style)
-        options.append(Option(finish, 1 - more, "close", end, (0, len(finish))))
-        return options
+        end = Option(finish, 1 - more, "close", cursor.at_end(), (0, len(finish)))
+        return [*self._headers(cursor, between, more), end]
 
     def _share_of_more(self, cursor: Cursor) -> float:
-        """How likely another call is: high while the request holds values behind the last one used."""
-        last_tool = self.catalog.get(cursor.calls[-1].tool or "") if cursor.calls else None
-        if last_tool is None:
+        """How likely another call is: high while the request holds values behind the last one used.
+
+        Set by hand like the shares above.
+        """
+        catalog, spans = self.tools.catalog, self.values.spans
+        if not cursor.calls or catalog.get(cursor.calls[-1].tool or "") is None:
             return 0.5
-        ends = [0]
+        last_end = 0
         for _, text in cursor.calls[-1].fields:
             plain = text.strip('"')
-            ends += [at + len(plain) for at in self.values.spans.occurrences(plain, most=4)] if plain else []
-        behind = [
-            span for kind in ("names", "quoted", "numbers", "dates") for span in getattr(self.values.spans, kind)
-            if span.start >= max(ends)
-        ]  # fmt: skip
-        unused = sum(tool.name not in {call.tool for call in cursor.calls} for tool in self.catalog.tools)
-        if len(self.catalog.tools) > 1 and unused == 0:
-            return 0.25 if not behind else 0.4
-        return min(0.9, 0.3 + 0.25 * len(behind) + 0.2 * bool(unused and len(cursor.calls) < 3))
-
-    def _key_around(self, cursor: Cursor) -> str:
-        """The key under which an array's elements stand."""
-        return next((f.keys[-1] for f in reversed(cursor.frames[:-1]) if f.is_object and f.keys), "")
+            places = spans.occurrences(plain, most=4) if plain else []
+            last_end = max([last_end, *(at + len(plain) for at in places)])
+        kinds = (spans.names, spans.quoted, spans.numbers, spans.dates)
+        num_behind = sum(span.start >= last_end for kind in kinds for span in kind)
+        num_unused = sum(tool.name not in cursor.tools for tool in catalog.tools)
+        if len(catalog.tools) > 1 and num_unused == 0:
+            return 0.4 if num_behind else 0.25
+        return min(0.9, 0.3 + 0.25 * num_behind + 0.2 * (num_unused > 0 and len(cursor.calls) < 3))
 
     def _depth(self, cursor: Cursor) -> int:
         """Open containers in the output, those around the arguments included."""
         return self.dialect.call_depth + 1 + len(cursor.frames)
+
+
+def _previous_keys(cursor: Cursor) -> list[str] | None:
+    """Argument names of the latest call of the same tool; None where there was none."""
+    earlier = [call for call in cursor.calls if call.tool == cursor.call.tool]
+    return list(dict(earlier[-1].fields)) if earlier else None
+
+
+def _field(cursor: Cursor) -> Field:
+    """The place of the value that comes next at a cursor."""
+    frame = cursor.frames[-1]
+    element = -1 if frame.is_object else frame.num_values
+    node = node_of_child(frame)
+    return Field(cursor.field_name, node, cursor.call, cursor.calls, frame.role == "args", element)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from schemafill.inference.drafting.options import Cursor
+from schemafill.inference.drafting.cursor import Cursor
 from schemafill.inference.drafting.paths import Evidence, Part, Path
 from schemafill.inference.model.tree import Proposal
 from schemafill.inference.model.vocabulary import Vocabulary
@@ -18,12 +19,13 @@ from schemafill.inference.model.vocabulary import Vocabulary
 
 @dataclass
 class _Node:
+    """One token of the trie. `parent` is a number in `TokenTrie.nodes`, -1 under the root."""
+
     token: int
     parent: int
     source: str
     parts: dict[int, float]
     """Probability of each distinct part that covers it: parts of different paths exclude each other."""
-    order: int
 
     @property
     def probability(self) -> float:
@@ -32,12 +34,14 @@ class _Node:
 
 @dataclass
 class PackedPath:
-    """A path as far as it is in the proposal: its nodes and where in the path's text each of them ends (bytes)."""
+    """A path as far as it is in the trie, later in the proposal: its nodes and where in its text each of them ends."""
 
     path: Path
     data: bytes
+    """The path's text in UTF-8."""
     nodes: list[int]
     ends: list[int]
+    """In bytes; the last may lie behind the text's end by what was read ahead."""
 
     def holds(self, node: int) -> bool:
         """Whether the path goes through a node of the proposal (all go through the root)."""
@@ -48,6 +52,15 @@ class PackedPath:
         end = self.ends[self.nodes.index(node)] if node else 0
         return next((part.cursor.kind for part in self.path.parts if part.end > end), "end")
 
+    def byte_at(self, char: int) -> int:
+        """Characters of the path's text -> bytes; places before the text count as its start."""
+        char = max(0, char)
+        return char if len(self.data) == len(self.path.text) else len(self.path.text[:char].encode())
+
+    def char_at(self, byte: int) -> int:
+        """Bytes of the path's text -> whole characters."""
+        return byte if len(self.data) == len(self.path.text) else len(self.data[:byte].decode("utf-8", "ignore"))
+
 
 class TokenTrie:
     """All paths of a round as one trie of tokens, before the budget cuts it."""
@@ -56,39 +69,35 @@ class TokenTrie:
         self.vocabulary, self.window, self.end_ids = vocabulary, window, end_ids
         self.nodes: list[_Node] = []
         self.children: dict[tuple[int, int], int] = {}
-        self.tracks: list[tuple[Path, bytes, list[int], list[int]]] = []
+        self.tracks: list[PackedPath] = []
         self.kept_probes: set[int] = set()
 
     def add(self, path: Path) -> None:
         """Tokenise a path and merge it in."""
         tokens = self.vocabulary.continuation(self.window, path.text + _lookahead(path))
-        data = path.text.encode()
-        ends, at = [], 0
-        for token in tokens:
-            at += len(self.vocabulary.bytes_of(token))
-            ends.append(at)
-        if b"".join(map(self.vocabulary.bytes_of, tokens))[: len(data)] != data:
+        spelt = list(map(self.vocabulary.bytes_of, tokens))
+        ends = list(accumulate(map(len, spelt)))
+        track = PackedPath(path, path.text.encode(), [], ends)
+        if not b"".join(spelt).startswith(track.data):
             return
         keep = len(tokens)
         if not path.is_whole:
-            spelt = [self.vocabulary.bytes_of(token) for token in tokens]
-            while keep and (ends[keep - 1] > len(data) + 1 or not _is_stable(spelt[keep - 1])):
+            while keep and (ends[keep - 1] > len(track.data) + 1 or not _is_stable(spelt[keep - 1])):
                 keep -= 1
-        offsets = _byte_offsets(path)
-        ends_at = _char_counter(path.text, data)
-        parent, index, nodes = -1, 0, []
-        for token, end in zip(tokens[:keep], ends[:keep], strict=True):
-            while index + 1 < len(path.parts) and offsets[index] < end:
+        del ends[keep:]
+        part_ends = [track.byte_at(part.end) for part in path.parts]
+        parent, index = -1, 0
+        for token, end in zip(tokens, ends, strict=False):
+            while index + 1 < len(path.parts) and part_ends[index] < end:
                 index += 1
             part = path.parts[index]
-            is_marked = part.marks[0] < ends_at(end) <= part.marks[1]
+            is_marked = part.marks[0] < track.char_at(end) <= part.marks[1]
             parent = self._node(token, parent, part.source if is_marked else "structure", part)
-            nodes.append(parent)
+            track.nodes.append(parent)
         if path.is_whole and self.end_ids:
-            parent = self._node(self.end_ids[0], parent, "close", path.parts[-1])
-            nodes.append(parent)
-            ends = [*ends[:keep], len(data)]
-        self.tracks.append((path, data, nodes, ends[: len(nodes)]))
+            track.nodes.append(self._node(self.end_ids[0], parent, "close", path.parts[-1]))
+            ends.append(len(track.data))
+        self.tracks.append(track)
 
     def add_tokens(self, tokens: list[int], probabilities: Sequence[float], source: str) -> None:
         """Merge in a chain of tokens that comes from no path, node by node with its own probability."""
@@ -100,7 +109,7 @@ class TokenTrie:
                 self.nodes[known].parts[-1] = probability
             parent = known
 
-    def _node(self, token: int, parent: int, source: str, part) -> int:
+    def _node(self, token: int, parent: int, source: str, part: Part) -> int:
         known = self.children.get((parent, token))
         if known is None:
             known = self._make(token, parent, source)
@@ -109,7 +118,7 @@ class TokenTrie:
 
     def _make(self, token: int, parent: int, source: str) -> int:
         node = len(self.nodes)
-        self.nodes.append(_Node(token, parent, source, {}, node))
+        self.nodes.append(_Node(token, parent, source, {}))
         self.children[parent, token] = node
         return node
 
@@ -129,67 +138,72 @@ class TokenTrie:
         """Place a probe's nodes whatever their probability. `start`: where in the text the value's spot begins."""
         self.kept_probes.update(nodes)
         part = Part(-1, start, len(text), 0.0, "probe", (start, len(text)), value)
-        ends, at = [], 0
-        for node in nodes:
-            at += len(self.vocabulary.bytes_of(self.nodes[node].token))
-            ends.append(at)
-        self.tracks.append((Path(text, (part,), None, 0.0), text.encode(), nodes, ends))
+        ends = list(accumulate(len(self.vocabulary.bytes_of(self.nodes[node].token)) for node in nodes))
+        self.tracks.append(PackedPath(Path(text, (part,), None, 0.0), text.encode(), nodes, ends))
 
     def pack(
         self, proposal: Proposal, price: Callable[[int], float], token_value_s: float, most: int, *,
         is_chain_only: bool = False,
     ) -> list[PackedPath]:
-        """Put the nodes worth their rows into the proposal, likeliest first.
+        """Put the nodes worth their rows into the proposal, likeliest first; returns each path as far as it is in it.
 
         price: seconds of a pass with so many rows (the root included). token_value_s: seconds an accepted token saves.
+        most: nodes that the proposal may hold, probes included.
         """
-        probability = [0.0] * len(self.nodes)
+        probability: list[float] = []
         for node in self.nodes:  # a child is never likelier than its parent
-            above = probability[node.parent] if node.parent >= 0 else 1.0
-            probability[node.order] = min(node.probability, above)
-        ranked = sorted(range(len(self.nodes)), key=lambda i: (-probability[i], i))
+            probability.append(min(node.probability, probability[node.parent] if node.parent >= 0 else 1.0))
         if is_chain_only:
             ranked = _likeliest_chain(self.nodes, probability)
+        else:
+            ranked = sorted(range(len(self.nodes)), key=lambda number: -probability[number])
+        probes = self.kept_probes if len(self.kept_probes) <= most else set()
         best_count, best_gain, gain = 0, 0.0, 0.0
-        for count, node in enumerate(ranked[:most], start=1):
-            gain += probability[node] * token_value_s
+        for count, number in enumerate(ranked[: most - len(probes)], start=1):
+            gain += probability[number] * token_value_s
             net = gain - (price(1 + count) - price(1))
             if net > best_gain:
                 best_count, best_gain = count, net
-        placed: dict[int, int] = {-1: 0}
-        chosen = {*ranked[:best_count], *self.kept_probes}
-        for node in sorted(chosen):  # creation order: parents first, the best path's nodes side by side
-            item = self.nodes[node]
-            placed[node] = proposal.add(item.token, placed[item.parent], item.source)
+        placed = self._place({*ranked[:best_count], *probes}, proposal)
         packed = []
-        for path, data, nodes, ends in self.tracks:
-            kept = [placed[n] for n in nodes if n in placed]
-            packed.append(PackedPath(path, data, kept, ends[: len(kept)]))
+        for track in self.tracks:
+            kept = [placed[number] for number in track.nodes if number in placed]
+            packed.append(PackedPath(track.path, track.data, kept, track.ends[: len(kept)]))
         return packed
+
+    def _place(self, chosen: set[int], proposal: Proposal) -> dict[int, int]:
+        """Add the chosen nodes to the proposal; returns where each of them stands there."""
+        placed = {-1: 0}
+        for number in sorted(chosen):  # creation order: parents first, the best path's nodes side by side
+            node = self.nodes[number]
+            placed[number] = proposal.add(node.token, placed[node.parent], node.source)
+        return placed
 
 
 def harvest(
     packed: Sequence[PackedPath], proposal: Proposal, choices: Sequence[int], accepted: set[int],
     vocabulary: Vocabulary, evidence: Evidence,
 ) -> None:
-    """Note what the target chose behind nodes that were not accepted: what it would write at spots further on."""
+    """Note what the target chose behind nodes that were not accepted: what it would write at spots further on.
+
+    accepted: the nodes that the target accepted, the root included.
+    """
     for item in packed:
         nodes, ends = [0, *item.nodes], [0, *item.ends]
-        offsets = _byte_offsets(item.path)
-        for part, part_end in zip(item.path.parts, offsets, strict=True):
-            start = _part_start(item.path, part)
+        for part in item.path.parts:
+            start, part_end = item.byte_at(part.start), item.byte_at(part.end)
             first = next((i for i, end in enumerate(ends) if end >= start), None)
             if first is None or nodes[first] in accepted:
                 continue
             last = first
-            for i in range(first, len(nodes) - 1):
-                if ends[i] >= part_end or choices[nodes[i]] != proposal.tokens[nodes[i + 1]]:
+            while last + 1 < len(nodes) and ends[last] < part_end:
+                if choices[nodes[last]] != proposal.tokens[nodes[last + 1]]:
                     break
-                last = i + 1
+                last += 1
             text = item.data[start : ends[last]] + vocabulary.bytes_of(choices[nodes[last]])
             try:
                 evidence.add(part.cursor.key, text.decode("utf-8"))
-            except UnicodeDecodeError:
+            except UnicodeDecodeError:  # the choice ends inside a character
                 continue
 
 
@@ -203,28 +217,12 @@ def _is_stable(data: bytes) -> bool:
     return data[-1:].isalnum() or data.endswith(b'":') or data[-1:] >= b"\x80"
 
 
-def _byte_offsets(path: Path) -> list[int]:
-    """Where each part ends in the path's text, in bytes."""
-    if path.text.isascii():
-        return [max(0, part.end) for part in path.parts]
-    return [len(path.text[: max(0, part.end)].encode()) for part in path.parts]
-
-
-def _char_counter(text: str, data: bytes) -> Callable[[int], int]:
-    """Byte offset -> how many characters stand before it."""
-    return (lambda at: at) if len(data) == len(text) else lambda at: len(data[:at].decode("utf-8", "ignore"))
-
-
-def _part_start(path: Path, part) -> int:
-    return len(path.text[: max(0, part.start)].encode())
-
-
 def _likeliest_chain(nodes: list[_Node], probability: list[float]) -> list[int]:
     """The single chain that follows the likeliest child at every node."""
     best: dict[int, int] = {}
-    for node in nodes:
-        if node.parent not in best or probability[node.order] > probability[best[node.parent]]:
-            best[node.parent] = node.order
+    for number, node in enumerate(nodes):
+        if node.parent not in best or probability[number] > probability[best[node.parent]]:
+            best[node.parent] = number
     chain, at = [], best.get(-1)
     while at is not None:
         chain.append(at)

@@ -10,13 +10,20 @@ import heapq
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from schemafill.inference.drafting.options import Cursor, Expander, Option
+from schemafill.inference.drafting.cursor import Cursor
+from schemafill.inference.drafting.options import Expander, Option
 
 LEAST_PROBABILITY = 0.03
+FALLBACK_PROBABILITY = LEAST_PROBABILITY / 3
+"""Paths below the first are not followed, below the second not even where nothing likelier goes on from a spot."""
 MOST_EXPANDED = 28
 MOST_LEAVES = 14
 MOST_CHARS = 420
+"""Bounds of one search: spots looked at, paths returned, length of a path before it is taken as it is."""
 EVIDENCE_SHARE = 0.9
+"""What the options that agree with the evidence have together."""
+STARTED_SHARE = 0.85
+"""What the options that agree with the text written so far have at least together."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +67,14 @@ class Evidence:
             self.texts[spot] = text
 
 
-def search_paths(
-    expander: Expander, cursor: Cursor, partial: str, evidence: Evidence, *, most_leaves: int = MOST_LEAVES
-) -> list[Path]:
+def search_paths(expander: Expander, cursor: Cursor, partial: str, evidence: Evidence) -> list[Path]:
     """Likely continuations behind `partial` (what stands at the cursor already), best first."""
     numbers, ties = count(), count()
     start = Path("", (), cursor, 1.0)
-    heap = [(-1.0, next(ties), start, -len(partial))]
+    heap = [(-1.0, next(ties), start, -len(partial))]  # the last: where the next option begins in the path's text
     leaves: list[Path] = []
     expanded = 0
-    while heap and len(leaves) < most_leaves:
+    while heap and len(leaves) < MOST_LEAVES:
         _, _, path, offset = heapq.heappop(heap)
         written = partial[len(partial) + offset :] if offset < 0 else ""
         is_long = len(path.text) >= MOST_CHARS
@@ -79,39 +84,35 @@ def search_paths(
             hint = evidence.texts.get(path.cursor.key, "")
             begun = hint if hint.startswith(written) else written
             options = _weighed(expander.expand(path.cursor, begun), written, hint)
-        grown = 0
+        is_leaf = True
         for option, probability in options:
             total = path.probability * probability
-            if total < LEAST_PROBABILITY and grown:
-                continue
-            if total < LEAST_PROBABILITY / 3:
+            if total < (FALLBACK_PROBABILITY if is_leaf else LEAST_PROBABILITY):
                 continue
             end = offset + len(option.text)
-            number = next(numbers)
             marks = (offset + option.marks[0], offset + option.marks[1])
-            part = Part(number, offset, end, total, option.source, marks, path.cursor)
+            part = Part(next(numbers), offset, end, total, option.source, marks, path.cursor)
             text = path.text + (option.text[max(0, -offset) :] if end > 0 else "")
             is_end = option.following is not None and option.following.kind == "end"
             child = Path(text, (*path.parts, part), option.following, total, is_end)
             heapq.heappush(heap, (-total, next(ties), child, end))
-            grown += 1
-        if not grown and path.text:
+            is_leaf = False
+        if is_leaf and path.text:
             leaves.append(path)
-    leaves += [path for _, _, path, _ in heap if path.text][: max(0, most_leaves - len(leaves))]
     return leaves
 
 
 def _weighed(options: list[Option], written: str, hint: str) -> list[tuple[Option, float]]:
     """The options that agree with what is written, their probabilities scaled up to what they stood for together.
 
-    Those that agree with the evidence share nine tenths of it.
+    Those that agree with the evidence `hint` share EVIDENCE_SHARE of it.
     """
     fitting = [
         o for o in options if o.text.startswith(written) or (o.following is not None and written.startswith(o.text))
     ]
     if written:
         total = sum(o.probability for o in fitting)
-        scale = (0.85 + 0.15 * min(1.0, total)) / total if total else 0.0
+        scale = (STARTED_SHARE + (1 - STARTED_SHARE) * min(1.0, total)) / total if total else 0.0
     else:
         scale = 1.0
     weighed = [(o, o.probability * scale) for o in fitting]

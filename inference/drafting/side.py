@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from schemafill.inference.drafting.cursor import Cursor
 from schemafill.inference.drafting.drafter import DecodeState
-from schemafill.inference.drafting.options import Cursor, Expander
+from schemafill.inference.drafting.growth import grow
+from schemafill.inference.drafting.options import Expander
 from schemafill.inference.drafting.paths import Evidence
 from schemafill.inference.model.tree import Proposal, SideBranch, SideVerdict
 from schemafill.inference.toolcall.tracker import node_of_child
@@ -28,6 +30,8 @@ class _Writer:
     forced: list[int]
     data: bytes
     tokens: list[int] = field(default_factory=list)
+    is_asked: bool = False
+    """Its tree is in this round's proposal."""
 
 
 class SideWriter:
@@ -48,11 +52,12 @@ class SideWriter:
         for writer in self._writers:
             branch = writer.branch
             forced = writer.forced if branch.pending is None else [branch.pending]
-            if len(proposal) + len(forced) + DRAFT_TOKENS > state.max_nodes:
+            writer.is_asked = len(proposal) + len(forced) + DRAFT_TOKENS <= state.max_nodes
+            if not writer.is_asked:
                 continue
             last = proposal.add_side(branch, forced)
             begun = writer.data.decode("utf-8", "replace").removeprefix(cursor.style.colon)
-            grown = expander.values.grow(begun) if begun else []
+            grown = grow(expander.values.spans, begun) if begun else []
             if grown:
                 window = state.vocabulary.window(writer.forced + writer.tokens)
                 rest = grown[0].text.removeprefix(begun)
@@ -62,6 +67,9 @@ class SideWriter:
         """Take in what the branches gained; close those whose value is whole, too long or not needed any more."""
         gained = {id(verdict.branch): verdict for verdict in verdicts}
         for writer in self._writers:
+            if not writer.is_asked:
+                continue
+            writer.is_asked = False
             verdict = gained.get(id(writer.branch))
             if verdict is None:  # no rows were left for it
                 writer.branch.is_closed = True

@@ -7,20 +7,28 @@ free. Where no structure is known, what followed the same tokens before (lookup)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from schemafill.inference.drafting.cursor import Cursor, cursor_of
 from schemafill.inference.drafting.drafter import SIDE_ROWS, DecodeState, Observation
 from schemafill.inference.drafting.lookup import lookup_continuation
-from schemafill.inference.drafting.options import Cursor, Expander, cursor_of
+from schemafill.inference.drafting.options import Expander
 from schemafill.inference.drafting.packer import PackedPath, TokenTrie, harvest
 from schemafill.inference.drafting.paths import Evidence, Path, search_paths
 from schemafill.inference.drafting.side import SideWriter
+from schemafill.inference.drafting.tool_choice import ToolChooser
 from schemafill.inference.drafting.values import ValueGuesser
 from schemafill.inference.model.tree import Proposal
 from schemafill.inference.toolcall.forecast import rank_tools
 
+USUAL_ROWS = 12
 EXPECTED_LENGTH = 9.0
-"""Accepted length that prices a token: seconds of a usual round over this are what an accepted token saves."""
+"""Prices a token: seconds of a usual round (a pass of USUAL_ROWS) over this length are what an accepted token saves."""
+WINDOW_TOKENS = 8
+"""Committed tokens that a proposal is tokenised with; `Vocabulary.window` takes what it needs of them."""
+NGRAM_SHARE, NGRAM_DECAY = 0.55, 0.8
+"""Chance that the first token of an n-gram copy is accepted, and that a next one is when the one before was."""
 
 PROBE_DOUBT = 0.6
 """Fields whose best guess is surer than this are not probed."""
@@ -59,34 +67,34 @@ class SlotFill:
         self._evidence = Evidence()
         ranking = rank_tools(state.catalog, state.request_text) if state.catalog.tools else []
         self._expander = Expander(
-            state.dialect, state.catalog, ranking, state.styles.guesses(), ValueGuesser(state.request_text)
+            state.dialect, ToolChooser(state.catalog, ranking), state.styles.guesses(), ValueGuesser(state.request_text)
         )
         self._packed: list[PackedPath] = []
         self._branches = SideWriter(MOST_BRANCHES, MOST_BRANCH_TOKENS)
 
     def propose(self, state: DecodeState) -> Proposal:
         proposal = Proposal(state.root)
-        trie = TokenTrie(state.vocabulary, state.vocabulary.window(self._tail(state)), state.end_ids)
-        paths = self._paths(state, trie)
+        committed = state.prompt_ids[-WINDOW_TOKENS:] + state.output_ids[-WINDOW_TOKENS:]
+        window = state.vocabulary.window(committed[-WINDOW_TOKENS:])
+        trie = TokenTrie(state.vocabulary, window, state.end_ids)
+        cursor = cursor_of(state.tracker)
+        paths = self._paths(state, cursor, trie)
         for path in paths:
             trie.add(path)
         if self.config.uses_lookup and not trie.nodes and state.output_ids:
             draft = lookup_continuation(
                 state.prompt_ids + state.output_ids, longest=6, length=8, needs_full=False, is_latest=True
             )
-            trie.add_tokens(draft, [0.55 * 0.8**i for i in range(len(draft))], "ngram")
+            trie.add_tokens(draft, [NGRAM_SHARE * NGRAM_DECAY**i for i in range(len(draft))], "ngram")
         is_first = not state.output_ids
         price = (lambda rows: rows * state.latency.prompt_row_s) if is_first else state.latency
         is_chain = state.is_chain_only or not self.config.uses_siblings
         if self.config.uses_probes and not is_chain and paths:
             self._add_probes(state, trie, paths[0], price)
-        self._packed = trie.pack(
-            proposal, price, state.latency(12) / EXPECTED_LENGTH, state.max_nodes, is_chain_only=is_chain
-        )
-        if self._runs_side and not is_first:
-            cursor = self._cursor(state)
-            if cursor is not None:
-                self._branches.extend(proposal, state, self._expander, cursor, self._evidence)
+        token_value_s = state.latency(USUAL_ROWS) / EXPECTED_LENGTH
+        self._packed = trie.pack(proposal, price, token_value_s, state.max_nodes, is_chain_only=is_chain)
+        if self._runs_side and not is_first and cursor is not None:
+            self._branches.extend(proposal, state, self._expander, cursor, self._evidence)
         return proposal
 
     def observe(self, state: DecodeState, observation: Observation) -> None:
@@ -102,19 +110,13 @@ class SlotFill:
         others = observation.proposal.children[last]
         return f"{spot}: {'other' if others else 'nothing proposed'}"
 
-    def _cursor(self, state: DecodeState) -> Cursor | None:
-        tracker = state.tracker.state
-        return cursor_of(state.tracker.place, tracker.calls, tracker.style, state.catalog)
-
-    def _paths(self, state: DecodeState, trie: TokenTrie) -> list[Path]:
+    def _paths(self, state: DecodeState, cursor: Cursor | None, trie: TokenTrie) -> list[Path]:
         """Likely continuations; none where no structure is known or the tail has no text to tokenise with."""
-        self._expander.is_style_known = state.tracker.state.is_style_seen
-        cursor = self._cursor(state)
         if cursor is None or cursor.kind == "done" or (state.output_ids and not trie.window[1]):
             return []
         return search_paths(self._expander, cursor, state.tracker.place.partial, self._evidence)
 
-    def _add_probes(self, state: DecodeState, trie: TokenTrie, path: Path, price) -> None:
+    def _add_probes(self, state: DecodeState, trie: TokenTrie, path: Path, price: Callable[[int], float]) -> None:
         """Ask for the first tokens of later fields' values, hung where the likeliest path enters an object."""
         entry = next((part for part in path.parts if part.cursor.kind == "object" and part.start >= 0), None)
         if entry is None:
@@ -125,7 +127,7 @@ class SlotFill:
             if value.key not in reached and value.key not in self._evidence.texts
             and self._expander.confidence(value) < PROBE_DOUBT
         ]  # fmt: skip
-        round_s = state.latency(12)
+        round_s = state.latency(USUAL_ROWS)
         for value in wanted[:MOST_PROBES]:
             probe = self._expander.probe_text(entry.cursor, value)
             text = path.text[: entry.start] + probe
@@ -133,10 +135,6 @@ class SlotFill:
             nodes = trie.probe(text)
             rows = len(trie.nodes) - before
             gain = PROBE_GAIN * (1 - self._expander.confidence(value)) * entry.probability * round_s
-            cost = price(1 + rows) - price(1) if price is not state.latency else price(12 + rows) - price(12)
+            cost = price(USUAL_ROWS + rows) - price(USUAL_ROWS)
             if rows and gain > cost:
                 trie.keep_probe(nodes, text, len(text) - len(probe) + probe.rindex(value.style.colon), value)
-
-    def _tail(self, state: DecodeState) -> list[int]:
-        """Committed tokens that a proposal is tokenised with."""
-        return (state.prompt_ids[-8:] + state.output_ids)[-8:]

@@ -6,11 +6,14 @@ Knows text only: quotes, numbers, names, dates, words. What a span is worth for 
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+
+from schemafill.inference.drafting.dates import find_dates
+from schemafill.inference.drafting.told_lists import Listed, bracketed, told, told_words
+from schemafill.inference.toolcall.style import quoted
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+")
 QUOTED = re.compile(r"\"([^\"\n]{1,200})\"|(?<!\w)'([^'\n]{1,200}?)'(?!\w)|“([^”\n]{1,200})”|`([^`\n]{1,200})`")
@@ -19,7 +22,10 @@ CODE_LIKE = re.compile(r"(?=\S*[\d@/_])(?=\S*[A-Za-z])\S+|\S+@\S+|\w+://\S+")
 TIME = re.compile(
     r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2})?(?: ?[AaPp]\.?[Mm]\b\.?)?|(?<![\w:])\d{1,2} ?[AaPp]\.?[Mm]\b"
 )
-BRACKETED = re.compile(r"\[[^\[\]\n]{1,200}\]")
+WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+CLAUSE_END = re.compile(r"[.,;:!?\n\"”]")
+NAME_TAIL = re.compile(r", (?:[A-Z]{2}\b|[A-Z][a-z]+(?: [A-Z][a-z]+)?)")
+"""What may follow a place's name as a part of it: `, CA`, `, New York`."""
 NAME_LINK = {"of", "the", "and", "de", "del", "la", "le", "von", "van", "der", "&", "for", "in", "at"}
 NAME_BREAK = {"and", "&", "in", "at", "for"}
 PLAIN_WORDS = """
@@ -29,21 +35,16 @@ where why how please find get give tell show calculate compute also then both al
 between using use per each one ones not no so than there here them his her he she after before
 """
 STOP_WORDS = frozenset(PLAIN_WORDS.split())
-MONTH_NAMES = "january february march april may june july august september october november december"
-MONTHS = {name: number for number, name in enumerate(MONTH_NAMES.split(), 1)}
-MONTHS |= {name[:3]: number for name, number in MONTHS.items()}
-DATE = re.compile(
-    r"(?P<iso>\d{4}-\d{1,2}-\d{1,2})|(?P<us>\d{1,2}/\d{1,2}/\d{4})"
-    r"|(?P<m1>[A-Z][a-z]{2,8})\.? (?P<d1>\d{1,2})(?:st|nd|rd|th)?,? (?P<y1>\d{4})"
-    r"|(?P<d2>\d{1,2})(?:st|nd|rd|th)?(?: of)? (?P<m2>[A-Z][a-z]{2,8}),? (?P<y2>\d{4})"
-)
 COUNT_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
 NUMBER_WORDS = {word: str(number) for number, word in enumerate(COUNT_WORDS.split())}
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of the request. kind: `quoted`, `date`, `time`, `code`, `name`, `number`, `word`. text: what would be written."""
+    """A piece of the request: [start, end) in its text, and as `text` what a value would be.
+
+    kind: `quoted`, `date`, `time`, `code`, `name`, `number` or `word`.
+    """
 
     start: int
     end: int
@@ -56,6 +57,7 @@ class RequestSpans:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._around: dict[tuple[int, int], tuple[frozenset[str], frozenset[str]]] = {}
 
     @cached_property
     def words(self) -> list[Span]:
@@ -68,6 +70,11 @@ class RequestSpans:
             if word:
                 found.append(Span(match.start() + lead, match.start() + lead + len(word), word, "word"))
         return found
+
+    @cached_property
+    def content_words(self) -> list[Span]:
+        """Words that are not among the commonest."""
+        return [word for word in self.words if word.text.lower() not in STOP_WORDS]
 
     @cached_property
     def _word_starts(self) -> list[int]:
@@ -97,13 +104,8 @@ class RequestSpans:
 
     @cached_property
     def dates(self) -> list[Span]:
-        """Dates in the form of ISO 8601; `date_forms` gives the others."""
-        found = []
-        for match in DATE.finditer(self.text):
-            iso = _iso(match)
-            if iso:
-                found.append(Span(match.start(), match.end(), iso, "date"))
-        return found
+        """Dates in the form of ISO 8601; `dates.date_forms` gives the others."""
+        return [Span(start, end, iso, "date") for start, end, iso in find_dates(self.text)]
 
     @cached_property
     def times(self) -> list[Span]:
@@ -143,38 +145,33 @@ class RequestSpans:
         runs = [*parts, words] if cuts else [words]
         return [Span(r[0].start, r[-1].end, self.text[r[0].start : r[-1].end], "name") for r in runs]
 
+    def words_around(self, span: Span) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that stand just before and just behind a span, in lower case and without a plural's `s`."""
+        known = self._around.get((span.start, span.end))
+        if known is None:
+            before, behind = self.text[max(0, span.start - 30) : span.start], self.text[span.end : span.end + 20]
+            known = tuple(frozenset(w.lower().rstrip("s") for w in WORD_PARTS.findall(s)) for s in (before, behind))
+            self._around[span.start, span.end] = known
+        return known
+
     def starts_sentence(self, span: Span) -> bool:
         """Whether the span is the first word of a sentence, where a capital says nothing."""
         before = self.text[: span.start].rstrip(" \"'“")
         return not before or before[-1] in ".!?\n:"
 
-    def list_literals(self, is_number: bool) -> list[tuple[int, list[str]]]:
-        """Lists in the request as (position, JSON texts of the elements): in brackets, or told one after the other."""
-        found = []
-        for match in BRACKETED.finditer(self.text):
-            elements = [part.strip().strip("'\"") for part in match[0][1:-1].split(",")]
-            found.append((match.start(), [e if is_number else quote(e) for e in elements]))
-        if not is_number:
-            found += self._word_lists()
-        spans = self.numbers if is_number else sorted(self.quoted or self.names, key=lambda span: span.start)
-        run: list[Span] = []
-        for span in [*spans, None]:
-            link = self.text[run[-1].end : span.start].strip("\"'” ") if run and span else None
-            if link is not None and re.fullmatch(r",? ?(and|or|&)?|,", link):
-                run.append(span)
-                continue
-            if len(run) > 1:
-                found.append((run[0].start, [s.text if is_number else quote(s.text) for s in run]))
-            run = [span] if span else []
-        return sorted(found, key=lambda pair: pair[0])
+    def lists(self, is_number: bool) -> list[Listed]:
+        """Lists in the request, of numbers or of strings: in brackets, or told one after the other."""
+        return self._number_lists if is_number else self._string_lists
 
-    def _word_lists(self) -> list[tuple[int, list[str]]]:
-        """Plain words told one after the other with commas: at least three."""
-        pattern = re.compile(r"(?:[\w-]+, ){2,}(?:and |or )?[\w-]+|(?:[\w-]+, )+(?:and |or )[\w-]+")
-        return [
-            (m.start(), [quote(word) for word in re.split(r",? (?:and |or )?", m[0])])
-            for m in pattern.finditer(self.text)
-        ]
+    @cached_property
+    def _number_lists(self) -> list[Listed]:
+        return sorted(bracketed(self.text, str) + told(self.text, self.numbers, str), key=lambda found: found.start)
+
+    @cached_property
+    def _string_lists(self) -> list[Listed]:
+        spans = sorted(self.quoted or self.names, key=lambda span: span.start)
+        found = bracketed(self.text, quoted) + told_words(self.text) + told(self.text, spans, quoted)
+        return sorted(found, key=lambda found: found.start)
 
     def occurrences(self, text: str, most: int = 8) -> list[int]:
         """Where `text` stands in the request at the start of a word."""
@@ -204,55 +201,31 @@ class RequestSpans:
         for span in self.names:
             if span.start <= start < span.end:
                 add(span.end, 3.0)
-                tail = re.match(r", (?:[A-Z]{2}\b|[A-Z][a-z]+(?: [A-Z][a-z]+)?)", self.text[span.end :])
-                if tail:
-                    add(span.end + tail.end(), 1.0)
+                if tail := NAME_TAIL.match(self.text, span.end):
+                    add(tail.end(), 1.0)
         for span in self.numbers:
             if span.start <= start < span.end:
                 add(span.end, 3.0)
-        add(self.words[first].end, 1.2)
-        last = first
-        for count, weight in ((2, 0.7), (3, 0.35), (4, 0.2)):
-            nxt = first + count - 1
-            if nxt >= len(self.words) or self.text[self.words[nxt - 1].end : self.words[nxt].start] != " ":
-                add(self.words[last].end, 0.8)
-                break
-            if self.words[nxt].text.lower() in STOP_WORDS:
-                add(self.words[last].end, 0.8)
-                break
-            last = nxt
-            add(self.words[nxt].end, weight)
-        clause = re.compile(r"[.,;:!?\n\"”]").search(self.text, start)
+        for end, weight in self._word_ends(first):
+            add(end, weight)
+        clause = CLAUSE_END.search(self.text, start)
         if clause and clause.start() - start < 120:
             add(clause.start(), 0.5)
         total = sum(weights.values())
         return sorted(((end, w / total) for end, w in weights.items()), key=lambda pair: -pair[1])
 
-
-def date_forms(iso: str) -> list[str]:
-    """The ISO date and the other forms in which tools ask for it."""
-    year, month, day = iso.split("-")
-    long_month = MONTH_NAMES.split()[int(month) - 1]
-    return [iso, f"{month}/{day}/{year}", f"{day}/{month}/{year}", f"{long_month.capitalize()} {int(day)}, {year}"]
-
-
-def quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    def _word_ends(self, first: int) -> list[tuple[int, float]]:
+        """Ends of one to four words from word number `first` on; the last before a stop word or a gap weighs more."""
+        words = self.words
+        ends = [(words[first].end, 1.2)]
+        for last, weight in enumerate((0.7, 0.35, 0.2), start=first + 1):
+            is_joined = last < len(words) and self.text[words[last - 1].end : words[last].start] == " "
+            if not is_joined or words[last].text.lower() in STOP_WORDS:
+                ends.append((words[last - 1].end, 0.8))
+                break
+            ends.append((words[last].end, weight))
+        return ends
 
 
 def _is_capital(word: Span) -> bool:
     return word.text[0].isupper() or (word.text[0].isdigit() and any(c.isupper() for c in word.text))
-
-
-def _iso(match: re.Match) -> str | None:
-    if match["iso"]:
-        year, month, day = match["iso"].split("-")
-    elif match["us"]:
-        month, day, year = match["us"].split("/")
-    else:
-        name = (match["m1"] or match["m2"]).lower()
-        month = str(MONTHS.get(name) or MONTHS.get(name[:3], 0) if name in MONTHS or len(name) <= 4 else 0)
-        day, year = match["d1"] or match["d2"], match["y1"] or match["y2"]
-    if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
-        return None
-    return f"{year}-{int(month):02d}-{int(day):02d}"

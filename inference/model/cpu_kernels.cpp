@@ -1,10 +1,11 @@
-// Two CPU kernels for few rows of float32, both row-invariant: a row's result does not depend, not even in its last
+// CPU kernels for few rows of float32, all row-invariant: a row's result does not depend, not even in its last
 // bit, on how many other rows stand beside it. That is what lets a tree of draft rows equal one-row decoding exactly.
 //
 // packed_linear: Y[M,N] = X[M,K] W[N,K]^T + bias. W is packed once into panels of NR output columns, [panel][K][NR], so
 //   that the weights stream through once per call and every row of X meets a panel while it is in the cache. Each
 //   output element is one chain of fused multiply-adds over k = 0..K-1, whatever M is.
 // tree_attention: one query row at a time over [shared context rows][its own list of further rows], in that order.
+// top_two: argmax and its margin per row, in one pass over the logits.
 //
 // Plain C interface, OpenMP for threads. Compiled for the machine it runs on by cpu_kernels.py.
 

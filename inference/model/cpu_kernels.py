@@ -21,6 +21,8 @@ from pathlib import Path
 
 import torch
 
+from schemafill.inference.model.machine import cpu_description, home_folder
+
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("cpu_kernels.cpp")
@@ -87,7 +89,6 @@ class Kernels:
         )
         return out
 
-
     def top_two(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """logits [M, V] -> argmax [M] int64 (lowest id on ties) and the distance to the second largest [M]."""
         m, v = logits.shape
@@ -137,16 +138,10 @@ def load_kernels() -> Kernels | None:
 
 def _library_path(compiler: str) -> Path:
     """Named by everything that decides what comes out: source, flags, compiler, processor."""
-    cpu = Path("/proc/cpuinfo")
-    features = ""
-    if cpu.exists():
-        wanted = ("flags", "Features", "model name")
-        features = "".join(line for line in cpu.read_text().splitlines() if line.startswith(wanted))
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = (SOURCE.read_text(), " ".join(FLAGS), version, platform.machine(), features, torch.__version__)
+    parts = (SOURCE.read_text(), " ".join(FLAGS), version, platform.machine(), cpu_description(), torch.__version__)
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    home = Path(os.environ.get("SCHEMAFILL_HOME", Path.home() / ".cache" / "schemafill"))
-    return home / "kernels" / f"cpu_kernels-{digest}.so"
+    return home_folder() / "kernels" / f"cpu_kernels-{digest}.so"
 
 
 def _compile(compiler: str, library: Path) -> None:

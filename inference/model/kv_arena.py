@@ -2,9 +2,9 @@
 
 Rows of every layer's keys and values, by owner:
 
-    [0, side)                    pool of rows verified for SIDE branches, handed out singly
-    [side, side + length)        the public stream: prompt and committed tokens, contiguous
-    [side + length, capacity)    scratch: this round's nodes in proposal order, valid for this round only
+    [0, side)                         pool of rows verified for SIDE branches, handed out singly
+    [side, side + length)             the public stream: prompt and committed tokens, contiguous
+    [side + length, side + capacity)  scratch: this round's nodes in proposal order, valid for this round only
 
 Who sees what is decided by ownership and ancestry alone, never by what a row still holds: rejected rows are simply
 overwritten. This file is one of the two contact points with transformers (the other is target.py): `KVArena` is the
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, Cache
 
 from schemafill.inference.model.cpu_kernels import Kernels
-from schemafill.inference.model.tree import MAIN, Proposal, SideBranch
+from schemafill.inference.model.tree import Proposal, SideBranch
 
 ATTENTION_NAME = "schemafill_arena"
 
@@ -43,9 +43,17 @@ class ForwardPlan:
     mask: torch.Tensor | None = None  # [1, 1, nodes, width] bool, only without kernels
     kernels: Kernels | None = None
 
+    @property
+    def node_row(self) -> int:
+        """Arena row of the proposal's root; node i stands i rows behind it."""
+        return self.first_row + max(self.num_prompt - 1, 0)
+
 
 def attend(module, query, key, value, attention_mask, scaling=None, plan: ForwardPlan | None = None, **kwargs):
-    """The attention function registered with transformers. query [1, H, rows, D]; key, value [1, H_kv, capacity, D]."""
+    """The attention function registered with transformers.
+
+    query [1, H, rows, D]; key, value [1, H_kv, side + capacity, D]; returns [1, rows, H, D] and no weights.
+    """
     assert plan is not None and attention_mask is None
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     outputs = []
@@ -79,7 +87,7 @@ AttentionInterface.register(ATTENTION_NAME, attend)
 
 
 class KVArena(Cache):
-    """Owns keys and values of all layers, [1, H_kv, capacity, D] each, and who holds which row."""
+    """Owns keys and values of all layers, [1, H_kv, side + capacity, D] each, and who holds which row."""
 
     def __init__(
         self, num_layers: int, num_kv_heads: int, head_dim: int, *, capacity: int, side_rows: int = 0,
@@ -137,26 +145,16 @@ class KVArena(Cache):
     def _see(
         self, plan: ForwardPlan, proposal: Proposal, *, base: int, skip_root: bool, pad_to: int = 0, width: int = 0
     ) -> None:
-        """Fill in positions and visibility of a proposal whose root stands at stream position `base`."""
-        table, depth = proposal.ancestors()
-        first_node = plan.first_row + plan.num_prompt - (1 if skip_root else 0)  # row of node 0
+        """Fill in positions and visibility of a proposal whose root stands at stream position `base`.
+
+        skip_root: the root is the prompt's last row, which the plan holds already.
+        """
+        first_node = plan.node_row
         assert first_node + len(proposal) <= self.side_rows + self.capacity, "scratch is full"
-        rows = np.where(table >= 0, table + first_node, -1)
-        context = np.full(len(proposal), base, dtype=np.int32)
-        position = base + depth
-        if proposal.branches:
-            rows = np.pad(rows, ((0, 0), (0, max(len(b.rows) for b in proposal.branches))), constant_values=-1)
-            for node, owner in enumerate(proposal.owners):
-                if owner != MAIN:
-                    branch = proposal.branches[owner - 1]
-                    context[node] = branch.context
-                    position[node] = branch.context + len(branch.rows) + depth[node]
-                    path = table[node][table[node] >= 0] + first_node
-                    held = branch.rows + path.tolist()
-                    rows[node, : len(held)] = held
-        keep = slice(1 if skip_root else 0, None)
-        idle = max(0, pad_to - len(proposal)) if pad_to else 0
-        rows, context, position = rows[keep], context[keep], position[keep]
+        rows, context, position = self._visible(proposal, first_node, base)
+        if skip_root:
+            rows, context, position = rows[1:], context[1:], position[1:]
+        idle = max(0, pad_to - len(proposal))
         if idle:  # idle rows see themselves only
             own = np.full((idle, rows.shape[1]), -1, dtype=rows.dtype)
             own[:, 0] = first_node + len(proposal) + np.arange(idle)
@@ -164,22 +162,46 @@ class KVArena(Cache):
             context = np.concatenate([context, np.zeros(idle, np.int32)])
             position = np.concatenate([position, np.zeros(idle, position.dtype)])
         plan.positions = torch.cat([plan.positions, torch.from_numpy(position.astype(np.int64))])
-        count = (rows >= 0).sum(axis=1).astype(np.int32)
+        plan.context = torch.from_numpy(np.ascontiguousarray(context))
         if self.kernels is not None:
             plan.kernels = self.kernels
-            plan.more, plan.more_count = torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(count)
-            plan.context = torch.from_numpy(np.ascontiguousarray(context))
-            return
-        end = max(first_node + len(proposal) + idle, width)
-        mask = np.zeros((len(rows), end), dtype=bool)
-        columns = np.arange(end)[None] - self.side_rows
-        mask |= (columns >= 0) & (columns < context[:, None])
-        node_at, slot = np.nonzero(rows >= 0)
-        mask[node_at, rows[node_at, slot]] = True
-        plan.mask = torch.from_numpy(mask)[None, None].to(self.device)
-        plan.context = torch.from_numpy(np.ascontiguousarray(context))
+            plan.more = torch.from_numpy(np.ascontiguousarray(rows))
+            plan.more_count = torch.from_numpy((rows >= 0).sum(axis=1).astype(np.int32))
+        else:
+            mask = self._mask(rows, context, max(first_node + len(proposal) + idle, width))
+            plan.mask = torch.from_numpy(mask)[None, None].to(self.device)
+
+    def _visible(self, proposal: Proposal, first_node: int, base: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What each node sees: further rows [N, A] int32 padded with -1, rows of the stream [N], and its position [N].
+
+        first_node: row of node 0. base: stream position of MAIN's root.
+        """
+        table, depth = proposal.ancestors()
+        rows = np.where(table >= 0, table + first_node, -1)
+        context = np.full(len(proposal), base, dtype=np.int32)
+        position = base + depth
+        if proposal.branches:  # a SIDE node: the branch's own context, the rows it holds, then its path in this tree
+            most_held = max(len(branch.rows) for branch in proposal.branches)
+            rows = np.pad(rows, ((0, 0), (0, most_held)), constant_values=-1)
+            owners = np.asarray(proposal.owners)
+            for number, branch in enumerate(proposal.branches, start=1):
+                nodes, held = owners == number, len(branch.rows)
+                context[nodes] = branch.context
+                position[nodes] = branch.context + held + depth[nodes]
+                rows[nodes, held : held + table.shape[1]] = rows[nodes, : table.shape[1]]
+                rows[nodes, :held] = branch.rows
+        return rows, context, position
+
+    def _mask(self, rows: np.ndarray, context: np.ndarray, width: int) -> np.ndarray:
+        """The same as a mask [N, width] over arena rows."""
+        column = np.arange(width)[None] - self.side_rows
+        mask = (column >= 0) & (column < context[:, None])
+        node, slot = np.nonzero(rows >= 0)
+        mask[node, rows[node, slot]] = True
+        return mask
 
     def commit_prompt(self, num_prompt: int) -> None:
+        """The prompt's rows, just run, become part of the public stream."""
         self.length += num_prompt
 
     def commit(self, nodes: list[int], *, root_in_stream: bool = False) -> None:
@@ -187,7 +209,7 @@ class KVArena(Cache):
 
         `root_in_stream`: the root was the prompt's last row, which is committed already.
         """
-        node_row = self._plan.first_row + max(self._plan.num_prompt - 1, 0)
+        node_row = self._plan.node_row
         path = list(nodes) if root_in_stream else [0, *nodes]
         source = [node_row + node for node in path]
         first = self.side_rows + self.length
@@ -201,7 +223,7 @@ class KVArena(Cache):
         """Move a branch's verified nodes from scratch to the pool. False (nothing kept) when the pool is full."""
         if len(nodes) > len(self._free_side):
             return False
-        node_row = self._plan.first_row + max(self._plan.num_prompt - 1, 0)
+        node_row = self._plan.node_row
         rows = [self._free_side.pop() for _ in nodes]
         self._copy([node_row + node for node in nodes], rows)
         branch.rows.extend(rows)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,20 +14,31 @@ from time import perf_counter
 
 import torch
 
-from schemafill.inference.model.target import TargetModel
+from schemafill.inference.model.kv_arena import KVArena
+from schemafill.inference.model.machine import cpu_description, home_folder
+from schemafill.inference.model.target import EXACT_ROWS, TargetModel
 from schemafill.inference.model.tree import Proposal
 
+# Row counts that are measured; 12 and 13 both, because there the AVX-512 kernels start another block of rows.
 ROWS = (1, 2, 4, 6, 8, 12, 13, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96)
 CONTEXT = 256
+"""Tokens that the measured passes look back on."""
 REPEATS = 4
+"""Each row count is measured so often, the fastest counts."""
 NOISE_STEPS = 24
+"""Tokens that are decoded one by one and in one pass to see the noise."""
+NOISE_FLOOR = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
+"""Margins below these are doubted whatever was measured: NOISE_STEPS tokens do not show the worst case."""
 SAFETY = 4.0
 """A choice is doubted when its margin is below this many times the largest difference seen between shapes."""
 
 
 @dataclass(frozen=True)
 class LatencyCurve:
-    """Seconds of a verify pass by rows, seconds of each further row in a prompt's pass, and the noise threshold."""
+    """What passes of one target cost on one machine, and how far their numbers differ.
+
+    seconds[i]: of a verify pass of rows[i] rows, the root included. prompt_row_s: of a further row in a prompt's pass.
+    """
 
     rows: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -49,8 +59,7 @@ class LatencyCurve:
 
     def threshold(self, dtype: torch.dtype) -> float:
         """Margins below this are looked at again in guarded decoding; never below the noise of the number format."""
-        floor = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
-        return max(floor, SAFETY * self.noise)
+        return max(NOISE_FLOOR[dtype], SAFETY * self.noise)
 
 
 FLAT = LatencyCurve(rows=(1, 256), seconds=(1.0, 1.0), prompt_row_s=0.0, noise=0.0)
@@ -77,13 +86,15 @@ def calibrate(target: TargetModel, *, refresh: bool = False) -> LatencyCurve:
 
 def _measure(target: TargetModel) -> LatencyCurve:
     generator = torch.Generator().manual_seed(0)
+    has_one_shape = target.exact and not target.is_row_invariant
+    row_counts = tuple(rows for rows in ROWS if rows <= EXACT_ROWS) if has_one_shape else ROWS
     context = min(CONTEXT, target.max_positions - max(ROWS) - NOISE_STEPS - 1)
     tokens = torch.randint(0, target.vocab_size, (context + max(ROWS),), generator=generator).tolist()
     arena = target.new_arena(context + 2 * max(ROWS) + NOISE_STEPS)
     target.forward_prompt(arena, tokens[:context])
-    seconds = [float("inf")] * len(ROWS)
+    seconds = [float("inf")] * len(row_counts)
     for _ in range(REPEATS):  # row counts in turn, so that a slow moment hits all alike
-        for at, rows in enumerate(ROWS):
+        for at, rows in enumerate(row_counts):
             proposal = Proposal(tokens[context])
             proposal.add_chain(tokens[context + 1 : context + rows], 0, "guess")
             started = perf_counter()
@@ -91,12 +102,12 @@ def _measure(target: TargetModel) -> LatencyCurve:
             seconds[at] = min(seconds[at], perf_counter() - started)
     for at in range(len(seconds) - 2, -1, -1):  # fewer rows never cost more
         seconds[at] = min(seconds[at], seconds[at + 1])
-    half = len(ROWS) // 2  # a row more in a pass of many rows, which a prompt's pass is
-    row_s = (seconds[-1] - seconds[half]) / (ROWS[-1] - ROWS[half])
-    return LatencyCurve(ROWS, tuple(seconds), row_s, _noise(target, arena))
+    half = len(row_counts) // 2  # a row more in a pass of many rows, which a prompt's pass is
+    row_s = (seconds[-1] - seconds[half]) / (row_counts[-1] - row_counts[half])
+    return LatencyCurve(row_counts, tuple(seconds), row_s, _noise(target, arena))
 
 
-def _noise(target: TargetModel, arena) -> float:
+def _noise(target: TargetModel, arena: KVArena) -> float:
     """Decode a few tokens one by one, then all in one pass, and compare how far the best two logits lie apart."""
     if target.is_row_invariant:
         return 0.0
@@ -115,15 +126,8 @@ def _noise(target: TargetModel, arena) -> float:
 
 
 def _cache_path(target: TargetModel) -> Path:
-    device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else _cpu_name()
+    device = torch.cuda.get_device_name(target.device) if target.device.type == "cuda" else cpu_description()
     parts = (target.name, str(target.config.to_dict()), str(target.dtype), device, torch.get_num_threads(),
              torch.__version__, target.is_row_invariant, target.exact, ROWS)  # fmt: skip
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    home = Path(os.environ.get("SCHEMAFILL_HOME", Path.home() / ".cache" / "schemafill"))
-    return home / "latency" / f"{digest}.json"
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return "|".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    return home_folder() / "latency" / f"{digest}.json"

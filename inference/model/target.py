@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 # Row counts that passes are padded to where a pass is launched rather than computed (a GPU): few shapes to capture.
 ROW_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+WIDTH_STEP = 128
+"""K/V widths are rounded up to a multiple of this there, for the same reason."""
 EXACT_ROWS = 32
+"""Rows of every pass in exact mode, where passes depend on their shape."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -121,7 +124,7 @@ class TargetModel:
         if self.device.type == "cpu":
             return 0, 0
         pad = next((bucket for bucket in ROW_BUCKETS if bucket >= rows), rows)
-        return pad, -(-(arena.side_rows + arena.length + pad) // 128) * 128
+        return pad, -(-(arena.side_rows + arena.length + pad) // WIDTH_STEP) * WIDTH_STEP
 
     def _run(self, arena: KVArena, tokens: list[int], plan: ForwardPlan) -> torch.Tensor:
         """One pass; returns the final normed states [rows, H]."""

@@ -37,6 +37,9 @@ class Proposal:
     """Token nodes in creation order, parents before children. Node 0 is MAIN's root: the last committed token.
 
     `add` merges: a child with the same token under the same parent is one node, its first source is kept.
+    One entry a node: tokens, parents (-1 for the root of a tree), sources, owners (MAIN, or a branch's number in
+    `branches` plus one), depths (from 0 at the root of its tree), children (token -> node). One entry a branch:
+    side_roots (the first forced node), side_walk_from (the last one).
     """
 
     def __init__(self, root: int) -> None:
@@ -44,6 +47,7 @@ class Proposal:
         self.parents: list[int] = [-1]
         self.sources: list[str] = ["root"]
         self.owners: list[int] = [MAIN]
+        self.depths: list[int] = [0]
         self.children: list[dict[int, int]] = [{}]
         self.branches: list[SideBranch] = []
         self.side_roots: list[int] = []
@@ -89,6 +93,7 @@ class Proposal:
         self.parents.append(parent)
         self.sources.append(source)
         self.owners.append(owner)
+        self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
         self.children.append({})
         if parent >= 0:
             self.children[parent][token] = node
@@ -105,10 +110,10 @@ class Proposal:
             last = levels[-1]
             levels.append(np.where(last >= 0, parents[last], -1))
         upward = np.stack(levels[:-1], axis=1)  # [N, D], self first, then parent, ...
-        depth = (upward >= 0).sum(axis=1) - 1
+        depth = np.asarray(self.depths, dtype=np.int32)
         column = depth[:, None] - np.arange(upward.shape[1])[None, :]  # root first
         table = np.where(column >= 0, np.take_along_axis(upward, np.maximum(column, 0), axis=1), -1)
-        return table.astype(np.int32), depth.astype(np.int32)
+        return table.astype(np.int32), depth
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from schemafill.inference.toolcall.dialects import Dialect
 
@@ -32,15 +33,19 @@ class Style:
 
     def space(self, role: str, place: str, depth: int) -> str:
         """The white space there; `depth` containers are open after it (for `close`: including the closing one)."""
-        known = dict(self.spaces).get((role, place))
+        known = self._by_place.get((role, place))
         if known is None:
             known = self._guess(role, place)
         if known != "\n":
             return known
         return "\n" + self.unit * (depth - 1 if place == "close" else depth)
 
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], str]:
+        return dict(self.spaces)
+
     def _guess(self, role: str, place: str) -> str:
-        known = dict(self.spaces)
+        known = self._by_place
         if role == "array":
             return " " if place == "item" else ""
         if place == "close" and (role, "open") in known:
@@ -51,20 +56,16 @@ class Style:
         return " " if place == "item" else ""
 
     def learn(self, role: str, place: str, text: str, depth: int) -> Style:
-        """The style after seeing `text` there."""
+        """The style after seeing the white space `text` there; depth as in `space`."""
         kept, unit = text, self.unit
         if text.startswith("\n") and not text.strip(" \n") and "\n" not in text[1:]:
             levels = depth - 1 if place == "close" else depth
             width = len(text) - 1
             if levels and width and width % levels == 0:
                 unit, kept = " " * (width // levels), "\n"
-            elif text == "\n" and not levels:
-                kept = "\n"
-        known = dict(self.spaces)
-        if known.get((role, place)) == kept and unit == self.unit:
+        if self._by_place.get((role, place)) == kept and unit == self.unit:
             return self
-        known[role, place] = kept
-        return replace(self, unit=unit, spaces=tuple(sorted(known.items())))
+        return replace(self, unit=unit, spaces=tuple(sorted((self._by_place | {(role, place): kept}).items())))
 
 
 def _style(prefix: str, unit: str, broken: tuple[str, ...], flat: tuple[str, ...]) -> Style:
@@ -86,6 +87,8 @@ PRIORS: dict[str, tuple[tuple[Style, float], ...]] = {
     "mistral": ((BARE, 0.95),),
     "llama3": ((replace(BARE, arguments_key="parameters"), 0.95),),
 }
+PRIOR_REQUESTS = 4
+"""So many requests are seen before what was seen weighs as much as the prior."""
 
 
 @dataclass
@@ -95,6 +98,7 @@ class StyleMemory:
     dialect: str
     counts: dict[Style, int] = field(default_factory=dict)
     limit: int = 16
+    """Most styles kept; the one seen least goes first."""
 
     def add(self, style: Style) -> None:
         self.counts[style] = self.counts.get(style, 0) + 1
@@ -102,8 +106,8 @@ class StyleMemory:
             del self.counts[min(self.counts, key=self.counts.get)]
 
     def guesses(self, most: int = 3) -> list[tuple[Style, float]]:
-        """The likeliest styles with their probabilities: what was seen, on top of four requests' worth of prior."""
-        weights = {style: 4 * share for style, share in PRIORS[self.dialect]}
+        """The likeliest styles with their probabilities: what was seen, on top of the prior."""
+        weights = {style: PRIOR_REQUESTS * share for style, share in PRIORS[self.dialect]}
         for style, count in self.counts.items():
             weights[style] = weights.get(style, 0.0) + count
         total = sum(weights.values())

@@ -334,6 +334,7 @@ def _may_precede_calls(text: str) -> bool:
 def _unquoted(text: str) -> str:
     try:
         value = json.loads(text)
+        str(value).encode()  # half of a pair, spelt as an escape, can stand in no draft
     except ValueError:
         return text.strip('"')
     return value if isinstance(value, str) else text
