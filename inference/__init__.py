@@ -1,4 +1,4 @@
-"""`from schemafill.inference import Engine`; nothing is loaded until it is asked for."""
+"""`from schemafill.inference import Engine, SamplingParams, UserError`; nothing is loaded until it is asked for."""
 
 
 def __getattr__(name: str) -> object:
@@ -6,4 +6,8 @@ def __getattr__(name: str) -> object:
         from schemafill.inference.engine import Engine
 
         return Engine
+    if name in ("SamplingParams", "UserError"):
+        from schemafill.inference import request
+
+        return getattr(request, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

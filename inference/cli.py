@@ -277,7 +277,7 @@ def _read_list(path: Path, what: str) -> list[dict[str, Any]]:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # UnicodeDecodeError as well
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError as well
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         raise UserError(f"{path}: must be a list of {what}, each a JSON object")

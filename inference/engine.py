@@ -44,6 +44,7 @@ NUMERICS = ("guarded", "fast", "exact")
 # What cannot be derived of a target, one YAML file each, named by the last part of its name in lower case.
 TARGET_FACTS = Path(__file__).parents[1] / "configs" / "targets"
 ARENA_STEP = 512
+MOST_THREADS = 1024
 """Arenas have a multiple of this many rows, so that one serves the next requests as well."""
 
 
@@ -67,6 +68,7 @@ class Engine:
         self._arena: KVArena | None = None
         self._prefix_cache = prefix_cache
         self._prompt_in_arena: list[int] = []
+        self._is_busy = False
 
     @classmethod
     def from_pretrained(
@@ -84,8 +86,8 @@ class Engine:
         if numerics not in NUMERICS:
             raise UserError(f"unknown numerics {numerics!r}, known are {', '.join(NUMERICS)}")
         if threads is not None:
-            if threads < 1:
-                raise UserError(f"threads must be at least 1, got {threads}")
+            if not 1 <= threads <= MOST_THREADS:
+                raise UserError(f"threads must be from 1 to {MOST_THREADS}, got {threads}")
             torch.set_num_threads(threads)
         if dialect != "auto":
             get_dialect(dialect)
@@ -143,9 +145,22 @@ class Engine:
         self, *, messages: list[dict], tools: list[dict] | None = None, method: str = "schemafill",
         sampling: SamplingParams | None = None, trace: bool = False,
     ) -> Iterator[Delta | Completion]:
-        """The answer as deltas while it is decoded; the last item is the completion."""
+        """The answer as deltas while it is decoded; the last item is the completion.
+
+        One stream at a time: a second one is refused until the first is finished or closed.
+        """
+        if self._is_busy:
+            raise UserError("this engine is decoding another request: finish or close that stream first")
+        self._is_busy = True
+        try:
+            yield from self._decode(messages, tools, method, sampling or SamplingParams(), trace)
+        finally:
+            self._is_busy = False
+
+    def _decode(
+        self, messages: list[dict], tools: list[dict] | None, method: str, params: SamplingParams, trace: bool
+    ) -> Iterator[Delta | Completion]:
         started = perf_counter()
-        params = sampling or SamplingParams()
         maker = get_method(method)
         catalog = parse_tools(tools or [])
         history = normalise_messages(messages, id_length=self._call_id_length)
@@ -259,8 +274,8 @@ def _locate(target: str) -> str:
 def _load_tokenizer(source: str, trust_remote_code: bool):
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
+    except Exception as error:  # files of strangers: transformers raises whatever their faults lead to
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         raise UserError(f"cannot load the tokenizer of {source!r}: {reason}") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
         raise UserError(f"the tokenizer of {source!r} is empty: its files are missing")

@@ -37,6 +37,12 @@ class SamplingParams:
     """Texts that end the output; they are not part of it."""
 
     def __post_init__(self) -> None:
+        for name in ("top_k", "seed", "max_new_tokens"):
+            if not isinstance(getattr(self, name), int):
+                raise UserError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        for name in ("temperature", "top_p"):
+            if not isinstance(getattr(self, name), int | float):
+                raise UserError(f"{name} must be a number, got {getattr(self, name)!r}")
         if not self.temperature >= 0 or self.temperature == float("inf"):
             raise UserError(f"temperature must be a finite number >= 0, got {self.temperature}")
         if not 0 < self.top_p <= 1:
@@ -45,8 +51,12 @@ class SamplingParams:
             raise UserError(f"top_k must be >= 0, got {self.top_k}")
         if self.max_new_tokens < 1:
             raise UserError(f"max_new_tokens must be >= 1, got {self.max_new_tokens}")
+        if not isinstance(self.stop, tuple | list) or not all(isinstance(text, str) for text in self.stop):
+            raise UserError(f"stop must be a tuple of texts, got {self.stop!r}")
         if any(not text for text in self.stop):
             raise UserError("a stop text must not be empty")
+        if any(0xD800 <= ord(char) <= 0xDFFF for text in self.stop for char in text):
+            raise UserError("a stop text holds half of a character")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class RunFolder:
             return config
         if self.results.exists():
             raise UserError(f"{self.path} holds results.jsonl but no config.json: use another folder")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty and holds no bench run: use another folder")
         return None
 
     def begin(self, config: dict[str, Any], items: Iterable[SuiteItem]) -> None:
@@ -77,11 +79,14 @@ class RunFolder:
         if not self.results.exists():
             return []
         rows = []
-        lines = self.results.read_text(encoding="utf-8").split("\n")[:-1]
+        try:
+            lines = self.results.read_text(encoding="utf-8").split("\n")[:-1]
+        except (UnicodeDecodeError, OSError) as error:
+            raise UserError(f"{self.results}: cannot be read: {error}") from None
         for number, line in enumerate(lines, start=1):
             try:
                 rows.append(ResultRow(**json.loads(line)))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise UserError(f"{self.results}:{number}: not a row of this version: {error}") from None
         return rows
 
@@ -95,6 +100,9 @@ class RunFolder:
             for row in self.read_rows()
             if row.request_id in ids and row.method in summary.methods and row.repeat < summary.settings["repeat"]
         ]
+        expected = sum(figures.runs for figures in summary.methods.values())
+        if len(rows) != expected:
+            raise UserError(f"{self.path}: the summary counts {expected} runs, {self.results.name} holds {len(rows)}")
         return FinishedRun(name=str(self.path), summary=summary, items=items, rows=rows)
 
     def read_requests(self) -> list[SuiteItem]:
@@ -103,7 +111,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds no requests.jsonl: it is not the folder of a bench run")
         try:
             return [SuiteItem(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path}: not a file of this version: {error}") from None
 
     def write_summary(self, summary: Summary) -> None:
@@ -120,6 +128,8 @@ class RunFolder:
             methods = {name: MethodFigures(**figures) for name, figures in settings.pop("methods").items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: not a summary of this version: {error}") from None
+        if not all(isinstance(settings.get(name), int) for name in ("num_requests", "repeat")) or not methods:
+            raise UserError(f"{path}: not a summary of this version")
         return Summary(settings=settings, methods=methods)
 
 
@@ -158,7 +168,7 @@ def make_folder(path: Path) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: must be a JSON object")

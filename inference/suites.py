@@ -220,5 +220,5 @@ def _rows(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
 def _parsed(place: Path | Place, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON: {error}") from None

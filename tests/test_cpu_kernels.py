@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -254,9 +255,26 @@ def test_the_library_is_compiled_once_and_found_again(library, fresh_home, monke
 
     def compile_once(compiler, path):
         compiled.append(path)
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(library)
+        path.with_suffix(".sha256").write_text(hashlib.sha256(library).hexdigest())
 
     monkeypatch.setattr(cpu_kernels, "_compile", compile_once)
     assert load_kernels() is not None and load_kernels() is not None
     assert len(compiled) == 1
+
+
+def test_a_library_that_is_cut_is_not_taken_for_whole(library, fresh_home):
+    """Loading it would end the process without a word."""
+    seal = hashlib.sha256(library).hexdigest()
+
+    def cut(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(library[: len(library) // 2])
+        path.with_suffix(".sha256").write_text(seal)
+
+    path = cpu_kernels._library_path(shutil.which("g++"))
+    cut(path)
+    assert not cpu_kernels._is_whole(path)
+    path.write_bytes(library)
+    assert cpu_kernels._is_whole(path)

@@ -789,3 +789,15 @@ def test_a_target_without_a_tokenizer_is_refused(saved, home, tmp_path):
         (tmp_path / "bare" / name).write_bytes((saved / name).read_bytes())
     with pytest.raises(UserError, match="tokenizer"):
         Engine.from_pretrained(str(tmp_path / "bare"), dtype="float32", device="cpu", progress=False)
+
+
+def test_a_second_stream_is_refused_while_one_is_open():
+    """Two streams would share one arena; once both wrote wrong tokens without a word."""
+    engine = scripted_engine('{"tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}').engine
+    request = {"messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": weather_tools()}
+    first = engine.stream(**request)
+    next(first)
+    with pytest.raises(UserError, match="another request"):
+        next(engine.stream(**request))
+    first.close()
+    assert engine.generate(**request).stats.tokens > 0

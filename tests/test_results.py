@@ -11,6 +11,7 @@ from fake_engine import FakeEngine, install
 
 from schemafill.inference.bench import BenchConfig, run_bench
 from schemafill.inference.request import SamplingParams, UserError
+from schemafill.inference.results import RunFolder
 
 
 @pytest.fixture
@@ -127,3 +128,10 @@ def test_a_damaged_row_is_named(engine: FakeEngine, config: BenchConfig) -> None
     results.write_text(lines[0] + '{"request_id": "a"}\n' + "".join(lines[2:]))
     with pytest.raises(UserError, match=r"results\.jsonl:2"):
         run_bench(config)
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "requests.jsonl").write_text("mine\n")
+    with pytest.raises(UserError, match="not empty"):
+        RunFolder(tmp_path).read_config()
+    assert (tmp_path / "requests.jsonl").read_text() == "mine\n"

@@ -45,7 +45,7 @@ def sampled_choice(params: SamplingParams) -> Choose:
 
     def choose(logits: torch.Tensor, positions: Sequence[int]) -> tuple[list[int], list[float]]:
         vocab = logits.shape[-1]
-        scores = logits / params.temperature
+        scores = (logits - logits.max(dim=-1, keepdim=True).values) / params.temperature  # best 0: no overflow
         scores = _filtered(scores, params.top_k, params.top_p)
         noise = {position: _gumbel(params.seed, position, vocab) for position in set(positions)}
         stacked = torch.from_numpy(np.stack([noise[position] for position in positions]))
@@ -76,7 +76,9 @@ def _filtered(scores: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     if top_p < 1:
         ranked, order = scores.sort(dim=-1, descending=True)
         mass_before = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1)
-        drop = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, mass_before >= top_p)
+        outside = mass_before >= top_p
+        outside[:, 0] = False  # the best token stays, however small top_p is
+        drop = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, outside)
         scores = scores.masked_fill(drop, float("-inf"))
     return scores
 

@@ -13,7 +13,10 @@ from typing import Protocol
 from schemafill.inference.toolcall.style import quoted
 
 BRACKETED = re.compile(r"\[[^\[\]\n]{1,200}\]")
-WORD_LIST = re.compile(r"(?:[\w-]+, ){2,}(?:and |or )?[\w-]+|(?:[\w-]+, )+(?:and |or )[\w-]+")
+ONE_WORD = r"[\w-]{1,40}"  # bounded, and tried at word starts only: a request may hold one endless word
+WORD_LIST = re.compile(
+    rf"(?<![\w-])(?:(?:{ONE_WORD}, )+(?:{ONE_WORD} )?(?:and |or ){ONE_WORD}|(?:{ONE_WORD}, ){{2,}}{ONE_WORD})(?![\w-])"
+)
 LINK = re.compile(r",? ?(and|or|&)?|,")
 
 

@@ -125,12 +125,12 @@ def load_kernels() -> Kernels | None:
     if compiler is None:
         logger.warning("no C++ compiler found: decoding on this CPU uses torch's own kernels and is slower")
         return None
-    library = _library_path(compiler)
     try:
-        if not library.exists():
+        library = _library_path(compiler)
+        if not _is_whole(library):
             _compile(compiler, library)
         return Kernels(ctypes.CDLL(str(library)))
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
         detail = (getattr(error, "stderr", None) or "").strip() or str(error)
         logger.warning("CPU kernels not usable, torch's own are used: %s", detail.splitlines()[-1][:200])
         return None
@@ -144,11 +144,27 @@ def _library_path(compiler: str) -> Path:
     return home_folder() / "kernels" / f"cpu_kernels-{digest}.so"
 
 
+def _is_whole(library: Path) -> bool:
+    """Whether the library is there as it was compiled: loading a cut one would end the process."""
+    seal = library.with_suffix(".sha256")
+    return library.is_file() and seal.is_file() and seal.read_text() == _digest(library)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _compile(compiler: str, library: Path) -> None:
-    """Compile into a temporary file beside the library and rename it: two processes may do this at once."""
+    """Compile into a temporary file beside the library and rename it: two processes may do this at once.
+
+    The library's digest is written beside it, last.
+    """
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
         command = [compiler, *FLAGS, "-shared", str(SOURCE), "-o", str(built)]
         subprocess.run(command, check=True, capture_output=True, text=True)
+        seal = Path(folder) / "seal"
+        seal.write_text(_digest(built))
         built.replace(library)
+        seal.replace(library.with_suffix(".sha256"))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import math
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from schemafill.inference.model.target import EXACT_ROWS, TargetModel
 from schemafill.inference.model.tree import Proposal
 
 # Row counts that are measured; 12 and 13 both, because there the AVX-512 kernels start another block of rows.
+logger = logging.getLogger(__name__)
+
 ROWS = (1, 2, 4, 6, 8, 12, 13, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96)
 CONTEXT = 256
 """Tokens that the measured passes look back on."""
@@ -71,17 +75,30 @@ def calibrate(target: TargetModel, *, refresh: bool = False) -> LatencyCurve:
     path = _cache_path(target)
     if path.exists() and not refresh:
         try:
-            stored = json.loads(path.read_text())
-            rows, seconds = tuple(stored["rows"]), tuple(stored["seconds"])
-            return LatencyCurve(rows, seconds, stored["prompt_row_s"], stored["noise"])
-        except (ValueError, KeyError, OSError):
+            return _read_curve(path)
+        except (ValueError, KeyError, TypeError, OSError, RecursionError):
             pass  # unreadable: measure again and overwrite
     curve = _measure(target)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        json.dump(asdict(curve), file)
-    Path(file.name).replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            written = Path(folder) / path.name
+            written.write_text(json.dumps(asdict(curve)))
+            written.replace(path)
+    except OSError as error:
+        logger.warning("the latency curve cannot be kept and is measured at every start: %s", error)
     return curve
+
+
+def _read_curve(path: Path) -> LatencyCurve:
+    """The stored curve; ValueError where its numbers cannot be a curve."""
+    stored = json.loads(path.read_text())
+    rows, seconds = tuple(stored["rows"]), tuple(stored["seconds"])
+    numbers = (*seconds, stored["prompt_row_s"], stored["noise"])
+    is_curve = len(rows) == len(seconds) >= 2 and all(a < b for a, b in zip(rows, rows[1:], strict=False))
+    if not is_curve or min(seconds) <= 0 or not all(math.isfinite(n) and n >= 0 for n in numbers):
+        raise ValueError(f"{path}: not a latency curve")
+    return LatencyCurve(rows, seconds, stored["prompt_row_s"], stored["noise"])
 
 
 def _measure(target: TargetModel) -> LatencyCurve:

@@ -167,9 +167,7 @@ def load_target(
     dtype auto: bfloat16 on a GPU and on CPUs that compute in it, float32 elsewhere. float32 on a CPU uses the
     packed row-invariant kernels when they can be compiled.
     """
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device {device} was asked for, but torch sees no GPU; use --device cpu")
+    device = _known_device(device)
     if dtype != "auto" and dtype not in DTYPES:
         raise UserError(f"unknown dtype {dtype!r}; known: auto, {', '.join(DTYPES)}")
     chosen = _auto_dtype(device) if dtype == "auto" else DTYPES[dtype]
@@ -177,13 +175,17 @@ def load_target(
     try:
         config = AutoConfig.from_pretrained(source, **options)
         check_architecture(config)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=chosen, attn_implementation=ATTENTION_NAME, use_safetensors=True, **options
-        )
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source, config=config, dtype=chosen, attn_implementation=ATTENTION_NAME, use_safetensors=True,
+            output_loading_info=True, **options,
+        )  # fmt: skip
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except Exception as error:  # files of strangers: transformers raises whatever their faults lead to
         raise UserError(f"cannot load target {str(source)!r}: {_first_line(error)}") from error
+    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
+    if absent:  # transformers would fill them with random numbers
+        raise UserError(f"target {str(source)!r} lacks {len(absent)} tensors, {absent[0]} among them")
     kernels = load_kernels() if device == "cpu" and chosen == torch.float32 else None
     if kernels is not None:
         pack_linears(model, kernels)
@@ -193,6 +195,18 @@ def load_target(
         model, name=str(source), kernels=kernels, exact=exact, end_ids=_end_ids(source, config, options),
         capture_layers=capture_layers,
     )
+
+
+def _known_device(device: str) -> str:
+    """`cpu`, `cuda` or `cuda:N` as asked for, or the best there is for `auto`."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    if device != "cpu" and (kind != "cuda" or (":" in device and not index.isdecimal())):
+        raise UserError(f"unknown device {device!r}; known: auto, cpu, cuda, cuda:N")
+    if kind == "cuda" and not int(index or 0) < torch.cuda.device_count():
+        raise UserError(f"device {device} was asked for, but torch sees {torch.cuda.device_count()} GPUs; use cpu")
+    return device
 
 
 def pack_linears(model: nn.Module, kernels: Kernels) -> None:
@@ -225,4 +239,4 @@ def _end_ids(source: str | Path, config, options: dict) -> tuple[int, ...]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:300]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
