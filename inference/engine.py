@@ -26,7 +26,7 @@ from schemafill.inference.drafting.drafter import MAX_NODES, SIDE_ROWS, DecodeSt
 from schemafill.inference.model.architectures import check_architecture
 from schemafill.inference.model.kv_arena import KVArena
 from schemafill.inference.model.latency import FLAT, LatencyCurve, calibrate
-from schemafill.inference.model.target import EXACT_ROWS, TargetModel, load_target
+from schemafill.inference.model.target import EXACT_ROWS, ROW_BUCKETS, TargetModel, load_target
 from schemafill.inference.model.vocabulary import Vocabulary
 from schemafill.inference.request import Completion, DecodeStats, SamplingParams, UserError
 from schemafill.inference.toolcall.dialects import Dialect, dialect_from_template, get_dialect
@@ -44,8 +44,10 @@ NUMERICS = ("guarded", "fast", "exact")
 # What cannot be derived of a target, one YAML file each, named by the last part of its name in lower case.
 TARGET_FACTS = Path(__file__).parents[1] / "configs" / "targets"
 ARENA_STEP = 512
-MOST_THREADS = 1024
 """Arenas have a multiple of this many rows, so that one serves the next requests as well."""
+SCRATCH_ROWS = next(rows for rows in ROW_BUCKETS if rows > MAX_NODES)
+"""Rows of the largest pass, its padding included."""
+MOST_THREADS = 1024
 
 
 class Engine:
@@ -239,7 +241,7 @@ class Engine:
 
     def _fresh_arena(self, prompt_ids: list[int], limit: int) -> KVArena:
         """The engine's arena with nothing in it but reused prompt rows; a larger one where the request needs it."""
-        capacity = len(prompt_ids) + limit + MAX_NODES + 1
+        capacity = len(prompt_ids) + limit + SCRATCH_ROWS
         arena = self._arena
         if arena is None or arena.capacity < capacity:
             self._arena = arena = None  # free the old rows first

@@ -294,6 +294,17 @@ class ScriptedTarget(TargetModel):
         return super().forward_prompt(arena, prompt_ids, proposal)
 
 
+class PaddedTarget(ScriptedTarget):
+    """Pads its passes as on a GPU: to few row counts and to whole blocks of key rows."""
+
+    def _shape(self, arena: KVArena, rows: int) -> tuple[int, int]:
+        own, self.device = self.device, torch.device("cuda")
+        try:
+            return super()._shape(arena, rows)
+        finally:
+            self.device = own
+
+
 class _ScriptedHead(nn.Module):
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -348,11 +359,11 @@ def _hashes(paths: np.ndarray, lengths: np.ndarray, salt: int) -> np.ndarray:
 
 def scripted_target(
     script: list[int], *, end_id: int, vocab_size: int, has_kernels: bool = False, exact: bool = False,
-    end_ids: tuple[int, ...] = (), **options,
+    end_ids: tuple[int, ...] = (), kind: type[ScriptedTarget] = ScriptedTarget, **options,
 ) -> ScriptedTarget:  # fmt: skip
     """A target that spells `script` and then `end_id`, whatever is drafted."""
     model = ScriptedModel(script, end_id=end_id, vocab_size=vocab_size, **options)
-    return ScriptedTarget(
+    return kind(
         model, name="scripted", kernels=kernels_or_none(has_kernels), exact=exact, end_ids=end_ids or (end_id,)
     )
 

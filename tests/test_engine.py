@@ -13,6 +13,7 @@ from hostile import SHAPES, install_blocks, install_hostile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import (
+    PaddedTarget,
     Scripted,
     as_target,
     byte_level_tokenizer,
@@ -25,9 +26,11 @@ from models import (
 )
 
 from schemafill.inference.decoding.methods import METHODS, Method
+from schemafill.inference.drafting.drafter import MAX_NODES, NoDraft
 from schemafill.inference.drafting.slot_fill import SlotFill, SlotFillConfig
 from schemafill.inference.engine import Engine
 from schemafill.inference.model.latency import FLAT, LatencyCurve
+from schemafill.inference.model.tree import Proposal
 from schemafill.inference.request import Completion, SamplingParams, UserError
 from schemafill.inference.toolcall.dialects import DIALECTS, get_dialect
 from schemafill.inference.toolcall.output import Delta, parse_output
@@ -557,6 +560,26 @@ def test_a_pass_that_is_broken_off_leaves_the_next_request_unchanged(prefix_cach
             assert outcome(ask(scripted, again, weather_tools())) == expected
 
 
+def test_the_largest_padded_pass_fits_at_the_end_of_the_longest_output(monkeypatch):
+    """Passes on a GPU are padded: 97 rows take 128. The arena once had room for the 97 only."""
+
+    class Full(NoDraft):
+        def propose(self, state):
+            proposal = Proposal(state.root)
+            for token in range(state.max_nodes):
+                proposal.add(token, 0, "guess")
+            return proposal
+
+    monkeypatch.setitem(METHODS, "full", Method("test", lambda state: Full()))
+    text = "The north gate is open. What is the weather in Oslo and Lisbon? " * 24
+    scripted = scripted_engine(text, "hermes", kind=PaddedTarget)
+    num_prompt = ask(scripted, "ar", max_new_tokens=1).stats.prompt_tokens
+    limit = 512 - (MAX_NODES + 1) - num_prompt  # the arena has a multiple of 512 rows
+    assert 0 < limit < len(scripted.output_ids)
+    done = ask(scripted_engine(text, "hermes", kind=PaddedTarget), "full", max_new_tokens=limit)
+    assert done.token_ids == scripted.output_ids[:limit]
+
+
 def test_prefix_cache_runs_only_what_is_new():
     scripted = scripted_engine(CALL["json"], prefix_cache=True)
     seen = []
@@ -773,7 +796,7 @@ def test_an_engine_from_a_folder(saved, home):
     [
         ({"head": "some/head"}, "some/head"),
         ({"numerics": "sloppy"}, "known are guarded"),
-        ({"threads": 0}, "threads must be at least 1"),
+        ({"threads": 0}, "threads must be from 1"),
         ({"dialect": "morse"}, "unknown dialect 'morse'"),
         ({"dtype": "int3"}, "unknown dtype"),
     ],

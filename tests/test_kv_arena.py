@@ -263,5 +263,7 @@ def test_a_pass_that_does_not_fit_is_refused_before_it_writes():
     tree.add(2, 0, "guess")
     with pytest.raises(AssertionError, match="scratch is full"):
         store.plan_round(tree)
+    with pytest.raises(AssertionError, match="scratch is full"):
+        store.plan_round(Proposal(0), pad_to=3)
     with pytest.raises(AssertionError):
         store.plan_prompt(3)

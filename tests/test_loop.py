@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hostile import SHAPES, HostileDrafter
-from models import FAMILIES, byte_level_tokenizer, greedy_continuation, scripted_target, tiny_target
+from models import FAMILIES, PaddedTarget, byte_level_tokenizer, greedy_continuation, scripted_target, tiny_target
 
 from schemafill.inference.decoding.loop import decode
 from schemafill.inference.decoding.methods import METHODS
@@ -104,6 +104,14 @@ def scripted(text: str = "The north gate is open.", **options) -> tuple[TargetMo
 
 
 LONG = "The north gate is open. What is the weather in Oslo and Lisbon? " * 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_passes_padded_as_on_a_gpu_give_the_same_output(shape):
+    target, expected = scripted(LONG, kind=PaddedTarget)
+    drafter = HostileDrafter(expected, VOCAB_SIZE, shape=shape)
+    assert Run(target, drafter, limit=200).ids == expected
+    assert drafter.verdicts
 
 
 @BACKENDS

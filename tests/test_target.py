@@ -284,10 +284,11 @@ def test_end_ids_come_from_the_model_config_where_there_is_no_generation_config(
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [({"dtype": "float8"}, "unknown dtype 'float8'; known: auto, float32"), ({"device": "cuda:0"}, "no GPU")],
+    [({"dtype": "float8"}, "unknown dtype 'float8'; known: auto, float32"), ({"device": "cuda:0"}, "sees 0 GPUs")],
 )
 def test_faulty_options_are_named(saved, options, part, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(UserError, match=part):
         load_target(saved, **options)
 

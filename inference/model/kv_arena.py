@@ -150,7 +150,7 @@ class KVArena(Cache):
         skip_root: the root is the prompt's last row, which the plan holds already.
         """
         first_node = plan.node_row
-        assert first_node + len(proposal) <= self.side_rows + self.capacity, "scratch is full"
+        assert first_node + max(len(proposal), pad_to) <= self.side_rows + self.capacity, "scratch is full"
         rows, context, position = self._visible(proposal, first_node, base)
         if skip_root:
             rows, context, position = rows[1:], context[1:], position[1:]
