@@ -53,7 +53,8 @@ def test_commands_run_as_printed(tmp_path):
 def test_python_runs_as_printed(capsys):
     code = next(body for kind, body in BLOCKS if kind == "python")
     exec(compile(code, "README.md", "exec"), {})
-    assert "gate_state" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "ToolCall(" in printed and "tool_calls" in printed
 
 
 def _split(line: str) -> list[str]:
