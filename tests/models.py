@@ -85,7 +85,7 @@ def _corpus() -> list[str]:
     ]
     texts = [json.dumps({"tool_calls": calls}), json.dumps({"tool_calls": calls[:1]}, indent=2)]
     texts += [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
-    texts += ["The north gate is open.", "What is the weather in Oslo and Lisbon?", "größe, Zürich 北区"]
+    texts += ["The north gate is open. It's Anna's.", "What is the weather in Oslo and Lisbon?", "größe, Zürich 北区"]
     return texts * 3
 
 

@@ -141,12 +141,14 @@ def test_attention_reads_no_row_that_is_not_listed(kernels):
 
 def test_attention_stands_large_scores(kernels):
     """A softmax without its largest score taken off would be infinite."""
-    query, keys = torch.full((1, 1, 8), 30.0), torch.zeros(1, 3, 8)
-    keys[0, 1] = 30.0
-    values = torch.arange(24.0).reshape(1, 3, 8)
     context, count = torch.tensor([3], dtype=torch.int32), torch.tensor([0], dtype=torch.int32)
-    found = kernels.attention(query, keys, values, context, 0, torch.zeros(1, 1, dtype=torch.int32), count, 1.0)
-    assert torch.equal(found[0, 0], values[0, 1])
+    more, values = torch.zeros(1, 1, dtype=torch.int32), torch.arange(24.0).reshape(1, 3, 8)
+    for scores in ([0.0, 7200.0, 3.0], [50.0, 100.0, 99.0], [-100.0, -50.0, -300.0], [-9e4, -9e4, -1e5]):
+        keys = torch.tensor(scores)[None, :, None].expand(1, 3, 8).contiguous()
+        query = torch.full((1, 1, 8), 0.125)
+        found = kernels.attention(query, keys, values, context, 0, more, count, 1.0)
+        expected = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0) @ values[0].double()
+        assert torch.allclose(found[0, 0].double(), expected, atol=1e-5), scores
 
 
 # ------------------------------------------------------------------------------------------------------------- top two

@@ -71,6 +71,11 @@ def test_nested_objects_are_indented_in_place():
     )
 
 
+@pytest.mark.parametrize("default", [0, False, None, "", []])
+def test_defaults_that_count_as_nothing_are_shown(default):
+    assert f"default {json.dumps(default)})" in argument({"type": "string", "default": default})
+
+
 @pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}])
 def test_a_tool_without_arguments_is_its_title(parameters):
     assert described(parameters) == "tides: Says when"

@@ -232,10 +232,17 @@ def test_text_that_is_no_json_loses_track_until_the_next_call(dialect, broken):
     header = f'{{"name": "get_weather", "{form.arguments_key}": {{'
     made = read(dialect, form.opening + header + broken)
     assert made.place.kind in ("lost", "after_args", "done", "object")
-    made.advance((" and so on\n" + form.call_marker + header + '"city": "Oslo"').encode())
+    again = (" and so on\n" + form.call_marker + header + '"city": "Oslo"').encode()
+    before = made.snapshot()
+    made.advance(again)
     if made.state.kind != "done":
         assert made.place.kind == "object"
         assert made.state.call.fields[-1] == ("city", '"Oslo"')
+    whole = made.state
+    made.restore(before)
+    for at in range(len(again)):  # the next header comes in pieces
+        made.advance(again[at : at + 1])
+    assert made.state == whole
 
 
 def test_a_tool_that_is_named_after_its_arguments_has_no_schema():

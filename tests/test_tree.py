@@ -64,7 +64,7 @@ def test_table_of_ancestors_equals_walking_up(steps, forced_lengths):
         path = [node]
         while proposal.parents[path[0]] >= 0:
             path.insert(0, proposal.parents[path[0]])
-        assert depth[node] == len(path) - 1
+        assert depth[node] == proposal.depths[node] == len(path) - 1
         assert table[node].tolist() == path + [-1] * (table.shape[1] - len(path))
 
 

@@ -75,6 +75,13 @@ def test_of_several_values_those_not_used_yet_come_first():
     assert best("From 10 to 20.", {"type": "integer"}, "end", written={"start": "10"}) == 20
 
 
+def test_of_several_dates_those_behind_the_last_used_come_first():
+    day = {"type": "string", "format": "date"}
+    text = "On 2025-03-07, on 2025-03-09 and on 2025-03-11."
+    assert best(text, day, "on", earlier=[{"on": '"2025-03-07"'}]) == "2025-03-09"
+    assert best(text, day, "on", earlier=[{"on": '"2025-03-07"'}, {"on": '"2025-03-09"'}]) == "2025-03-11"
+
+
 def test_what_all_calls_before_wrote_is_written_again():
     unit = {"type": "string"}
     earlier = [{"unit": '"metric"'}, {"unit": '"metric"'}]

@@ -148,6 +148,14 @@ def test_a_continuation_joins_across_the_boundary_where_the_vocabulary_does():
     assert joined(JOINING, alone) == b' "x'
 
 
+def test_a_continuation_is_split_as_the_words_before_it_demand():
+    """`'s` is one token behind a word, and two behind a quote, which takes the apostrophe."""
+    alone, apostrophe = SPLIT.encode("'s"), SPLIT.encode("'")
+    assert len(alone) == 1
+    assert SPLIT.continuation(SPLIT.window(SPLIT.encode("Anna")), "'s") == alone
+    assert SPLIT.continuation(SPLIT.window(SPLIT.encode('"')), "'s") == [*apostrophe, *SPLIT.encode("s")]
+
+
 @ALL
 def test_a_tail_inside_a_character_or_split_in_another_way_gives_a_shorter_window_or_none(vocabulary):
     ids = after_nothing(vocabulary, "北")
