@@ -1,26 +1,23 @@
 """The `schemafill` command: parse, build, call, print.
 
-Exit code 0; 2 for a fault of the user (one line on stderr); 1 for a fault of ours (traceback); 130 when interrupted.
 Whatever needs torch or plotting is imported by the subcommand that uses it, so that `--help` is instant.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from schemafill.inference.command_line import Parser, positive, run_command
 from schemafill.inference.report_tables import text_report
 from schemafill.inference.request import Completion, SamplingParams, UserError
+from schemafill.inference.request_files import read_messages, read_tools
 from schemafill.inference.results import json_text
 from schemafill.inference.toolcall.dialects import DIALECTS
-from schemafill.inference.toolcall.schema import parse_tools
 
 if TYPE_CHECKING:
     from schemafill.inference.engine import Engine
@@ -30,35 +27,7 @@ NUMERICS = ("guarded", "fast", "exact")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    try:
-        args = build_parser().parse_args(argv)
-        args.run(args)
-        sys.stdout.flush()
-    except SystemExit as done:  # argparse after --help
-        return int(done.code or 0)
-    except UserError as error:
-        print(f"schemafill: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("schemafill: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone: nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flush would raise once more
-        return 1
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are UserErrors: one line, without the usage text."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
+    return run_command("schemafill", build_parser, argv)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -90,8 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_engine_options(bench_)
     bench_.add_argument("--suite", required=True, help="demo, a records file, or bfcl:PATH[:START-END][+...]")
     bench_.add_argument("--methods", type=_names, required=True, metavar="M,M,...", help="name ar to get speed-ups")
-    bench_.add_argument("--limit", type=_positive, help="only the first so many requests")
-    bench_.add_argument("--repeat", type=_positive, default=1, help="run the suite so often (default: %(default)s)")
+    bench_.add_argument("--limit", type=positive, help="only the first so many requests")
+    bench_.add_argument("--repeat", type=positive, default=1, help="run the suite so often (default: %(default)s)")
     _add_sampling_options(bench_)
     bench_.add_argument(
         "--prefix-cache", choices=("off", "on"), default="off", help="keep K/V of prompts (default: off)"
@@ -116,7 +85,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dialect", choices=("auto", *DIALECTS), default="auto", help="how the target writes calls")
     group.add_argument("--device", default="auto", help="cpu, cuda, cuda:0, ... (default: %(default)s)")
     group.add_argument("--dtype", default="auto", help="bfloat16, float32, ... (default: %(default)s)")
-    group.add_argument("--threads", type=_positive, help="CPU threads (default: torch's)")
+    group.add_argument("--threads", type=positive, help="CPU threads (default: torch's)")
     group.add_argument("--numerics", choices=NUMERICS, default="guarded", help="what is done about near ties")
     group.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the target")
 
@@ -128,12 +97,6 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-k", type=int, default=default.top_k, help="0 keeps all (default)")
     group.add_argument("--seed", type=int, default=default.seed)
     group.add_argument("--max-new-tokens", type=int, default=default.max_new_tokens, help="default: %(default)s")
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
-    return int(text)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -151,8 +114,8 @@ def fetch_target(args: argparse.Namespace) -> None:
 
 def generate(args: argparse.Namespace) -> None:
     sampling = _sampling(args, stop=tuple(args.stop))
-    tools = _read_tools(args.tools)
-    messages = _read_messages(args.messages) if args.messages else [{"role": "user", "content": args.request}]
+    tools = read_tools(args.tools)
+    messages = read_messages(args.messages) if args.messages else [{"role": "user", "content": args.request}]
     _check_method(args.method)
     engine = _load_engine(args)
     request = {"messages": messages, "tools": tools, "method": args.method, "sampling": sampling}
@@ -163,7 +126,8 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    from schemafill.inference.bench import BenchConfig, run_bench
+    from schemafill.inference.bench import run_bench
+    from schemafill.inference.bench_config import BenchConfig
 
     config = BenchConfig(
         target=args.target,
@@ -252,38 +216,6 @@ def _check_method(name: str) -> None:
 
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}; known: {', '.join(METHODS)}")
-
-
-def _read_tools(path: Path) -> list[dict[str, Any]]:
-    """The tools of a file, checked before a model is loaded."""
-    tools = _read_list(path, "tools")
-    try:
-        parse_tools(tools)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return tools
-
-
-def _read_messages(path: Path) -> list[dict[str, Any]]:
-    messages = _read_list(path, "messages")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message.get("role"), str):
-            raise UserError(f"{path}: message {number} has no role")
-    return messages
-
-
-def _read_list(path: Path, what: str) -> list[dict[str, Any]]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError as well
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise UserError(f"{path}: must be a list of {what}, each a JSON object")
-    if not value:
-        raise UserError(f"{path}: the list of {what} is empty")
-    return value
 
 
 if __name__ == "__main__":

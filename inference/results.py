@@ -4,6 +4,7 @@
     requests.jsonl  the requests as they were asked, a records file
     results.jsonl   one row per request x method x repeat, appended while the run goes on
     summary.json    pooled figures per method, written when the run is complete
+    .lock           held while a run writes
 
 Knows no model and no plotting: `bench` writes these files, `report` reads them.
 """
@@ -12,14 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from schemafill.inference.figures import MethodFigures, ResultRow, Summary
+from schemafill.inference.file_lock import exclusive_lock
 from schemafill.inference.request import UserError
 from schemafill.inference.suites import SuiteItem
+
+ROW, ITEM, METHODS = TypeAdapter(ResultRow), TypeAdapter(SuiteItem), TypeAdapter(dict[str, MethodFigures])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The four files of one run."""
+    """The files of one run."""
 
     path: Path
 
@@ -52,13 +59,30 @@ class RunFolder:
             return config
         if self.results.exists():
             raise UserError(f"{self.path} holds results.jsonl but no config.json: use another folder")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if self.path.is_dir() and any(path.name != ".lock" for path in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty and holds no bench run: use another folder")
         return None
 
+    def check_writable(self) -> None:
+        """Raise UserError where rows could not be written. Leaves nothing behind."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is not a folder")
+        nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"cannot write to {self.path}: no permission in {nearest}")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder and hold it against a second run; UserError where one is at work in it."""
+        make_folder(self.path)
+        with exclusive_lock(self.path / ".lock", self._refuse_second):
+            yield
+
+    def _refuse_second(self) -> None:
+        raise UserError(f"another run is writing to {self.path}: wait for it or choose another --out")
+
     def begin(self, config: dict[str, Any], items: Iterable[SuiteItem]) -> None:
         """Write down what is about to run, and drop a last row that a kill cut in two."""
-        make_folder(self.path)
         write_json(self.path / "config.json", config)
         rows = "".join(json_text(item.record()) + "\n" for item in items)
         write_atomically(self.path / "requests.jsonl", rows.encode())
@@ -85,8 +109,8 @@ class RunFolder:
             raise UserError(f"{self.results}: cannot be read: {error}") from None
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(ResultRow(**json.loads(line)))
-            except (ValueError, TypeError, RecursionError) as error:
+                rows.append(ROW.validate_json(line, strict=True, extra="forbid"))
+            except ValueError as error:
                 raise UserError(f"{self.results}:{number}: not a row of this version: {error}") from None
         return rows
 
@@ -109,8 +133,9 @@ class RunFolder:
         if not path.is_file():
             raise UserError(f"{self.path} holds no requests.jsonl: it is not the folder of a bench run")
         try:
-            return [SuiteItem(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        except (ValueError, TypeError, RecursionError) as error:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            return [ITEM.validate_json(line, strict=True, extra="forbid") for line in lines if line]
+        except ValueError as error:
             raise UserError(f"{path}: not a file of this version: {error}") from None
 
     def write_summary(self, summary: Summary) -> None:
@@ -124,8 +149,8 @@ class RunFolder:
             raise UserError(f"{self.path} has no summary.json: run its bench command again, it goes on where it was")
         settings = _read_json(path)
         try:
-            methods = {name: MethodFigures(**figures) for name, figures in settings.pop("methods").items()}
-        except (KeyError, TypeError, AttributeError) as error:
+            methods = METHODS.validate_python(settings.pop("methods"), extra="forbid")
+        except (KeyError, ValueError) as error:
             raise UserError(f"{path}: not a summary of this version: {error}") from None
         if not all(isinstance(settings.get(name), int) for name in ("num_requests", "repeat")) or not methods:
             raise UserError(f"{path}: not a summary of this version")

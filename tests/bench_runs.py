@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fake_engine import FakeEngine
 
-from schemafill.inference.bench import BenchConfig
+from schemafill.inference.bench_config import BenchConfig
 
 METHODS = ("ar", "fast", "wrong", "broken")
 

@@ -9,7 +9,8 @@ from schemafill.inference.drafting.values import Field, ValueGuesser
 from schemafill.inference.toolcall.dialects import get_dialect
 from schemafill.inference.toolcall.schema import parse_tools
 from schemafill.inference.toolcall.style import BARE, Style, StyleMemory
-from schemafill.inference.toolcall.tracker import CallRecord, Tracker
+from schemafill.inference.toolcall.tracker import Tracker
+from schemafill.inference.toolcall.tracker_state import CallRecord
 
 REQUEST = 'Weather in Oslo and in "São Paulo" for 3 days from March 7, 2025? Mail it to ann@x.org, urgently.'
 

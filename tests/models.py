@@ -146,11 +146,14 @@ def tiny_config(family: str, vocab_size: int):
     return AutoConfig.for_model(family, **(sizes | SHAPES[family]))
 
 
-def tiny_model(family: str, vocab_size: int, *, attention: str = ATTENTION_NAME, seed: int = 0) -> nn.Module:
+def tiny_model(
+    family: str, vocab_size: int, *, attention: str = ATTENTION_NAME, seed: int = 0, **changes: object
+) -> nn.Module:
     """A random model in float32; the same seed gives the same weights, whatever the attention."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = tiny_config(family, vocab_size)
+        config.update(changes)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
         for name, parameter in model.named_parameters():  # biases start at zero, which would hide a lost one
             if name.endswith("bias"):

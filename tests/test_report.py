@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine, completion, install
 
-from schemafill.inference.bench import BenchConfig, run_bench
+from schemafill.inference.bench import run_bench
+from schemafill.inference.bench_config import BenchConfig
 from schemafill.inference.report import write_report
 from schemafill.inference.report_page import NUM_SHOWN_REQUESTS, SOURCE_MEANINGS
 from schemafill.inference.report_plots import HATCHES, SOURCE_COLOURS

@@ -9,7 +9,8 @@ import pytest
 from bench_runs import METHODS, config_of_two_requests, measured, rows_of, write_suite
 from fake_engine import FakeEngine, install
 
-from schemafill.inference.bench import BenchConfig, run_bench
+from schemafill.inference.bench import run_bench
+from schemafill.inference.bench_config import BenchConfig
 from schemafill.inference.request import SamplingParams, UserError
 from schemafill.inference.results import RunFolder
 
@@ -128,6 +129,43 @@ def test_a_damaged_row_is_named(engine: FakeEngine, config: BenchConfig) -> None
     results.write_text(lines[0] + '{"request_id": "a"}\n' + "".join(lines[2:]))
     with pytest.raises(UserError, match=r"results\.jsonl:2"):
         run_bench(config)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seconds": "long"}, {"token_ids": "12"}, {"accepted_by_source": []}, {"seconds": None}, {"colour": 1}]
+)
+def test_a_row_of_the_wrong_kind_is_named(engine: FakeEngine, config: BenchConfig, change: dict) -> None:
+    """It once ended a report in a traceback."""
+    run_bench(config)
+    results = config.out / "results.jsonl"
+    lines = results.read_text().splitlines()
+    results.write_text("\n".join([lines[0], json.dumps(json.loads(lines[1]) | change), *lines[2:]]) + "\n")
+    with pytest.raises(UserError, match=r"results\.jsonl:2.*(\n.*)*" + next(iter(change))):
+        RunFolder(config.out).load()
+
+
+def test_a_second_run_in_the_same_folder_is_refused(engine: FakeEngine, config: BenchConfig) -> None:
+    run_bench(replace(config, limit=1))
+    before = (config.out / "results.jsonl").read_bytes()
+    with RunFolder(config.out).locked(), pytest.raises(UserError, match="another run is writing"):
+        run_bench(config)
+    assert (config.out / "results.jsonl").read_bytes() == before
+    run_bench(config)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_loaded(
+    engine: FakeEngine, config: BenchConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file"):
+        run_bench(replace(config, out=tmp_path / "file" / "out"))
+    assert not engine.loads
+
+
+def test_a_failed_start_leaves_no_folder(engine: FakeEngine, config: BenchConfig) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        run_bench(replace(config, target="nowhere/nothing"))
+    assert not config.out.exists()
 
 
 def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):

@@ -267,6 +267,32 @@ def test_loaded_target_computes_what_the_saved_model_does(saved):
     assert torch.allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("has_kernels", [True, False], ids=["kernels", "torch"])
+def test_tied_and_sharded_checkpoints_load_as_they_were_saved(tmp_path, monkeypatch, is_tied, has_kernels):
+    if has_kernels:
+        kernels_or_none(True)
+    monkeypatch.setenv("SCHEMAFILL_CPU_KERNELS", str(int(has_kernels)))
+    model = tiny_model("qwen2", VOCAB, attention="eager", tie_word_embeddings=is_tied)
+    model.save_pretrained(tmp_path, max_shard_size="60kB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    target = load_target(tmp_path, device="cpu", dtype="float32")
+    with torch.inference_mode():
+        expected = model(torch.tensor([some_ids(10)])).logits[0, -1]
+    assert torch.allclose(target.forward_prompt(target.new_arena(16), some_ids(10)).logits[0], expected, atol=1e-4)
+    sorted(tmp_path.glob("model-*.safetensors"))[-1].unlink()
+    with pytest.raises(UserError, match="cannot load target|lacks"):
+        load_target(tmp_path, device="cpu", dtype="float32")
+
+
+def test_half_precision_where_the_cpu_has_none_is_warned_of(saved, caplog, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    load_target(saved, device="cpu", dtype="float32")
+    assert "many times as long" not in caplog.text
+    load_target(saved, device="cpu", dtype="bfloat16")
+    assert "bfloat16: passes take many times as long" in caplog.text
+
+
 def test_half_precision_targets_use_torch(saved):
     target = load_target(saved, device="cpu", dtype="bfloat16")
     assert not target.is_row_invariant and target.dtype == torch.bfloat16

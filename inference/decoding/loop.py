@@ -29,7 +29,7 @@ def decode(
     phases = stats.seconds_by_phase
     is_first, is_recheck = True, False
     while not stop.reason:
-        started = perf_counter()
+        started = perf_counter()  # five readings a round: seconds by phase are part of every result
         wants_draft = not is_recheck and (not is_first or target.shares_prompt_pass)
         proposal = drafter.propose(state) if wants_draft else Proposal(state.root)
         drafted = perf_counter()

@@ -11,7 +11,8 @@ from schemafill.inference.drafting.tool_choice import most_like
 from schemafill.inference.toolcall.schema import Tool
 from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import Style
-from schemafill.inference.toolcall.tracker import CallRecord, Frame, Tracker, node_of_child
+from schemafill.inference.toolcall.tracker import Tracker
+from schemafill.inference.toolcall.tracker_state import CallRecord, Frame, node_of_child
 
 
 @dataclass(frozen=True)

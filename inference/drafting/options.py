@@ -18,7 +18,7 @@ from schemafill.inference.drafting.values import Field, ValueGuesser
 from schemafill.inference.toolcall.dialects import Dialect
 from schemafill.inference.toolcall.schema import Tool
 from schemafill.inference.toolcall.style import Style, between_calls, call_end, call_header, closing, opening, quoted
-from schemafill.inference.toolcall.tracker import node_of_child
+from schemafill.inference.toolcall.tracker_state import node_of_child
 
 # Shares are first guesses set by hand. A wrong one costs draft rows or a shorter accepted path, never output.
 REQUIRED_SHARE = 0.97

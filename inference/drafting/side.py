@@ -14,7 +14,7 @@ from schemafill.inference.drafting.growth import grow
 from schemafill.inference.drafting.options import Expander
 from schemafill.inference.drafting.paths import Evidence
 from schemafill.inference.model.tree import Proposal, SideBranch, SideVerdict
-from schemafill.inference.toolcall.tracker import node_of_child
+from schemafill.inference.toolcall.tracker_state import node_of_child
 
 SURE = 0.85
 """Values that are guessed with more than this need no branch."""

@@ -87,8 +87,8 @@ class ToolChooser:
             return None
         if not is_whole and any(name.startswith(begun) for name in known):
             return None
-        part = None if is_whole else next((name for name in known if _has_part(name, begun)), None)
-        return begun if part is None else part[part.rindex(begun) :]
+        parts = [] if is_whole else [part for name in known if (part := _part(name, begun))]
+        return parts[0] if parts else begun
 
 
 def most_like(catalog: Catalog, name: str | None) -> Tool | None:
@@ -109,9 +109,9 @@ def _short(tool: Tool) -> str:
     return tool.name.rpartition(".")[2] if "." in tool.name else ""
 
 
-def _has_part(name: str, begun: str) -> bool:
-    """Whether a part of the name behind a dot or underscore begins so."""
-    return any(name.startswith(begun, at + 1) for at, sign in enumerate(name) if sign in "._")
+def _part(name: str, begun: str) -> str:
+    """The end of the name, from behind a dot or underscore, that begins so; empty where there is none."""
+    return next((name[at + 1 :] for at, sign in enumerate(name) if sign in "._" and name.startswith(begun, at + 1)), "")
 
 
 def _likeness(one: str, other: str) -> int:

@@ -18,7 +18,7 @@ from schemafill.inference.drafting.spans import QUOTED, WORD_PARTS, RequestSpans
 from schemafill.inference.drafting.told_lists import Listed
 from schemafill.inference.toolcall.schema_node import SchemaNode
 from schemafill.inference.toolcall.style import quoted
-from schemafill.inference.toolcall.tracker import CallRecord
+from schemafill.inference.toolcall.tracker_state import CallRecord
 
 EXAMPLES = re.compile(
     r"(?:e\.g\.|such as|for example|options?(?: are|:)|either|one of|can be)[,:]? ([^.()\n]{2,80})", re.IGNORECASE

@@ -20,8 +20,6 @@ class Family:
     """The `model_type`."""
     architecture: str
     """The class that a checkpoint must name, where it names one."""
-    default_dialect: str
-    """How the family writes tool calls unless `configs/targets/` or the chat template says otherwise."""
     call_id_length: int | None = None
     """Length that the chat template demands of a tool call's id; None: any."""
 
@@ -29,10 +27,10 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
-        Family(name="qwen2", architecture="Qwen2ForCausalLM", default_dialect="hermes"),
-        Family(name="qwen3", architecture="Qwen3ForCausalLM", default_dialect="hermes"),
-        Family(name="mistral", architecture="MistralForCausalLM", default_dialect="mistral", call_id_length=9),
-        Family(name="llama", architecture="LlamaForCausalLM", default_dialect="llama3"),
+        Family(name="qwen2", architecture="Qwen2ForCausalLM"),
+        Family(name="qwen3", architecture="Qwen3ForCausalLM"),
+        Family(name="mistral", architecture="MistralForCausalLM", call_id_length=9),
+        Family(name="llama", architecture="LlamaForCausalLM"),
     )
 }
 

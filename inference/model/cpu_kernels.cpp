@@ -27,7 +27,7 @@ constexpr int VL = 4;  // SSE, NEON
 constexpr int MR = 6;
 #endif
 constexpr int NR = 2 * VL;        // columns per panel
-constexpr int64_t K_BLOCK = 256;  // K_BLOCK * NR floats of a panel stay in the first-level cache
+constexpr int64_t K_BLOCK = 128;  // this block of a panel, the one read ahead and X fit the first-level cache together
 constexpr int64_t M_BLOCK = 96;   // rows whose partial sums one thread holds
 
 typedef float vec __attribute__((vector_size(VL * 4), aligned(4)));

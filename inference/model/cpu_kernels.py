@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -121,7 +122,7 @@ def load_kernels() -> Kernels | None:
     """The kernels, compiled now or found in the cache; None (with a log line) where they cannot be had."""
     if os.environ.get("SCHEMAFILL_CPU_KERNELS", "1") == "0":
         return None
-    compiler = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    compiler = _find_compiler()
     if compiler is None:
         logger.warning("no C++ compiler found: decoding on this CPU uses torch's own kernels and is slower")
         return None
@@ -136,11 +137,17 @@ def load_kernels() -> Kernels | None:
         return None
 
 
-def _library_path(compiler: str) -> Path:
+def _find_compiler() -> list[str] | None:
+    """`$CXX`, which may carry options, else g++ or clang++."""
+    known = [shlex.split(os.environ.get("CXX", "")), ["g++"], ["clang++"]]
+    return next((words for words in known if words and shutil.which(words[0])), None)
+
+
+def _library_path(compiler: list[str]) -> Path:
     """Named by everything that decides what comes out: source, flags, compiler, processor."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = (SOURCE.read_text(), " ".join(FLAGS), version, platform.machine(), cpu_description(), torch.__version__)
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    built_with = (" ".join([*compiler, *FLAGS]), version, platform.machine(), cpu_description(), torch.__version__)
+    digest = hashlib.sha256("\0".join((SOURCE.read_text(), *built_with)).encode()).hexdigest()[:16]
     return home_folder() / "kernels" / f"cpu_kernels-{digest}.so"
 
 
@@ -154,7 +161,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _compile(compiler: list[str], library: Path) -> None:
     """Compile into a temporary file beside the library and rename it: two processes may do this at once.
 
     The library's digest is written beside it, last.
@@ -162,7 +169,7 @@ def _compile(compiler: str, library: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
-        command = [compiler, *FLAGS, "-shared", str(SOURCE), "-o", str(built)]
+        command = [*compiler, *FLAGS, "-shared", str(SOURCE), "-o", str(built)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         seal = Path(folder) / "seal"
         seal.write_text(_digest(built))

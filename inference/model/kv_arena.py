@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, Cache
 
 from schemafill.inference.model.cpu_kernels import Kernels
+from schemafill.inference.model.static_inputs import StaticInputs
 from schemafill.inference.model.tree import Proposal, SideBranch
 
 ATTENTION_NAME = "schemafill_arena"
@@ -35,13 +36,17 @@ class ForwardPlan:
 
     first_row: int
     num_prompt: int
-    positions: torch.Tensor  # [rows]
     stream_start: int
+    ids: torch.Tensor  # [rows]
+    positions: torch.Tensor  # [rows]
+    rows: torch.Tensor  # [rows] where their keys and values go, first_row onwards
+    has_nodes: bool = False
+    kernels: Kernels | None = None
+    # What nodes see: three tensors with kernels, a mask without.
     context: torch.Tensor | None = None  # [nodes] int32: rows of the public stream that a node sees
     more: torch.Tensor | None = None  # [nodes, A] int32: further arena rows, in position order
     more_count: torch.Tensor | None = None  # [nodes] int32
-    mask: torch.Tensor | None = None  # [1, 1, nodes, width] bool, only without kernels
-    kernels: Kernels | None = None
+    mask: torch.Tensor | None = None  # [1, 1, nodes, width] bool
 
     @property
     def node_row(self) -> int:
@@ -68,7 +73,7 @@ def attend(module, query, key, value, attention_mask, scaling=None, plan: Forwar
             prompt, stream_k, stream_v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
         )
         outputs.append(out.transpose(1, 2))
-    if plan.context is not None:
+    if plan.has_nodes:
         nodes = query[:, :, plan.num_prompt :]
         if plan.kernels is not None:
             out = plan.kernels.attention(
@@ -94,14 +99,16 @@ class KVArena(Cache):
         dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu", kernels: Kernels | None = None,
     ) -> None:
         shape = (1, num_kv_heads, side_rows + capacity, head_dim)
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self._store = torch.zeros((2 * num_layers, *shape[1:]), dtype=dtype, device=device)
+        self.keys = [self._store[2 * layer][None] for layer in range(num_layers)]
+        self.values = [self._store[2 * layer + 1][None] for layer in range(num_layers)]
         self.layers = []  # transformers looks at it; the rows live in the lists above
         self.capacity = capacity
         self.side_rows = side_rows
         self.device = torch.device(device)
         self.kernels = kernels
         self.length = 0
+        self._inputs = StaticInputs(capacity, side_rows + capacity, self.device) if kernels is None else None
         self._plan: ForwardPlan | None = None
         self._free_side = list(range(side_rows))
 
@@ -116,60 +123,60 @@ class KVArena(Cache):
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args, **kwargs):
         """Write this pass's rows; returns the whole store of the layer (the plan says what is visible)."""
-        keys, values, first = self.keys[layer_idx], self.values[layer_idx], self._plan.first_row
-        rows = key_states.shape[2]
-        keys[:, :, first : first + rows] = key_states
-        values[:, :, first : first + rows] = value_states
+        keys, values, rows = self.keys[layer_idx], self.values[layer_idx], self._plan.rows
+        keys.index_copy_(2, rows, key_states)
+        values.index_copy_(2, rows, value_states)
         return keys, values
 
-    def plan_prompt(self, num_prompt: int, proposal: Proposal | None = None) -> ForwardPlan:
+    def plan_prompt(self, tokens: list[int], proposal: Proposal | None = None) -> ForwardPlan:
         """The pass over the prompt's rows (those not in the arena yet), with a first proposal under its last row."""
-        first = self.side_rows + self.length
-        assert self.length + num_prompt <= self.capacity, (self.length, num_prompt, self.capacity)
-        plan = ForwardPlan(first, num_prompt, torch.arange(self.length, self.length + num_prompt), self.side_rows)
-        if proposal is not None and proposal.num_nodes:
-            self._see(plan, proposal, base=self.length + num_prompt - 1, skip_root=True)
-        plan.positions = plan.positions.to(self.device)
-        self._plan = plan
-        return plan
+        assert self.length + len(tokens) <= self.capacity, (self.length, len(tokens), self.capacity)
+        position = np.arange(self.length, self.length + len(tokens))
+        if proposal is None or not proposal.num_nodes:
+            return self._plan_pass(len(tokens), tokens, position)
+        base = self.length + len(tokens) - 1
+        rows, context, node_position = self._visible(proposal, self.side_rows + base, base)
+        return self._plan_pass(
+            len(tokens), tokens + proposal.tokens[1:], np.concatenate([position, node_position[1:]]),
+            (rows[1:], context[1:]),  # the root is the prompt's last row
+        )  # fmt: skip
 
     def plan_round(self, proposal: Proposal, *, pad_to: int = 0, width: int = 0) -> ForwardPlan:
         """The pass over a proposal, root included. `pad_to`: idle rows up to this count; `width`: least K/V width."""
-        first = self.side_rows + self.length
-        plan = ForwardPlan(first, 0, torch.empty(0, dtype=torch.long), self.side_rows)
-        self._see(plan, proposal, base=self.length, skip_root=False, pad_to=pad_to, width=width)
-        plan.positions = plan.positions.to(self.device)
-        self._plan = plan
-        return plan
-
-    def _see(
-        self, plan: ForwardPlan, proposal: Proposal, *, base: int, skip_root: bool, pad_to: int = 0, width: int = 0
-    ) -> None:
-        """Fill in positions and visibility of a proposal whose root stands at stream position `base`.
-
-        skip_root: the root is the prompt's last row, which the plan holds already.
-        """
-        first_node = plan.node_row
-        assert first_node + max(len(proposal), pad_to) <= self.side_rows + self.capacity, "scratch is full"
-        rows, context, position = self._visible(proposal, first_node, base)
-        if skip_root:
-            rows, context, position = rows[1:], context[1:], position[1:]
-        idle = max(0, pad_to - len(proposal))
+        first, idle = self.side_rows + self.length, max(0, pad_to - len(proposal))
+        rows, context, position = self._visible(proposal, first, self.length)
         if idle:  # idle rows see themselves only
             own = np.full((idle, rows.shape[1]), -1, dtype=rows.dtype)
-            own[:, 0] = first_node + len(proposal) + np.arange(idle)
+            own[:, 0] = first + len(proposal) + np.arange(idle)
             rows = np.concatenate([rows, own])
             context = np.concatenate([context, np.zeros(idle, np.int32)])
             position = np.concatenate([position, np.zeros(idle, position.dtype)])
-        plan.positions = torch.cat([plan.positions, torch.from_numpy(position.astype(np.int64))])
-        plan.context = torch.from_numpy(np.ascontiguousarray(context))
-        if self.kernels is not None:
-            plan.kernels = self.kernels
-            plan.more = torch.from_numpy(np.ascontiguousarray(rows))
-            plan.more_count = torch.from_numpy((rows >= 0).sum(axis=1).astype(np.int32))
+        return self._plan_pass(0, proposal.tokens + [0] * idle, position, (rows, context), width)
+
+    def _plan_pass(
+        self, num_prompt: int, tokens: list[int], position: np.ndarray,
+        seen: tuple[np.ndarray, np.ndarray] | None = None, width: int = 0,
+    ) -> ForwardPlan:
+        """Put a pass's inputs where it reads them. seen: `rows` and `context` of its nodes, as `_visible` has them."""
+        first = self.side_rows + self.length
+        assert first + len(tokens) <= self.side_rows + self.capacity, "scratch is full"
+        written = np.arange(first, first + len(tokens))
+        if self._inputs is None:
+            integers = torch.from_numpy(np.stack([np.asarray(tokens), position, written]))
         else:
-            mask = self._mask(rows, context, max(first_node + len(proposal) + idle, width))
-            plan.mask = torch.from_numpy(mask)[None, None].to(self.device)
+            integers = self._inputs.place(tokens, position, written)
+        plan = ForwardPlan(first, num_prompt, self.side_rows, *integers, kernels=self.kernels)
+        if seen is not None:
+            rows, context = seen
+            plan.has_nodes = True
+            if self.kernels is None:
+                plan.mask = self._inputs.place_mask(self._mask(rows, context, max(first + len(tokens), width)))
+            else:
+                plan.context = torch.from_numpy(np.ascontiguousarray(context))
+                plan.more = torch.from_numpy(np.ascontiguousarray(rows))
+                plan.more_count = torch.from_numpy((rows >= 0).sum(axis=1).astype(np.int32))
+        self._plan = plan
+        return plan
 
     def _visible(self, proposal: Proposal, first_node: int, base: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What each node sees: further rows [N, A] int32 padded with -1, rows of the stream [N], and its position [N].
@@ -235,7 +242,5 @@ class KVArena(Cache):
         branch.rows.clear()
 
     def _copy(self, source: list[int], target: list[int]) -> None:
-        source_at = torch.tensor(source, device=self.device)
-        target_at = torch.tensor(target, device=self.device)
-        for store in (*self.keys, *self.values):
-            store[0].index_copy_(1, target_at, store[0].index_select(1, source_at))
+        source_at, target_at = torch.tensor([source, target], device=self.device)
+        self._store.index_copy_(2, target_at, self._store.index_select(2, source_at))

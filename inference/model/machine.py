@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 
 def home_folder() -> Path:
     """`$SCHEMAFILL_HOME`, else `~/.cache/schemafill`; it need not exist yet."""
     return Path(os.environ.get("SCHEMAFILL_HOME") or "~/.cache/schemafill").expanduser()
+
+
+def cpu_name() -> str:
+    """The processor's name for people."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def cpu_description() -> str:

@@ -18,7 +18,7 @@ from schemafill.inference.model.architectures import check_architecture
 from schemafill.inference.model.cpu_kernels import Kernels, PackedLinear, load_kernels
 from schemafill.inference.model.kv_arena import ATTENTION_NAME, ForwardPlan, KVArena
 from schemafill.inference.model.tree import Proposal
-from schemafill.inference.request import UserError
+from schemafill.inference.request import UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -101,19 +101,16 @@ class TargetModel:
         """
         fresh = prompt_ids[arena.length :]
         assert fresh, "at least the last prompt token must be run"
-        plan = arena.plan_prompt(len(fresh), proposal)
-        nodes = proposal.tokens[1:] if proposal is not None else []
-        states = self._run(arena, fresh + nodes, plan)
+        states = self._run(arena, arena.plan_prompt(fresh, proposal))
         arena.commit_prompt(len(fresh))
-        return self._score(states[len(fresh) - 1 :], 1 + len(nodes), first=len(fresh) - 1)
+        count = len(proposal) if proposal is not None else 1
+        return self._score(states[len(fresh) - 1 :], count, first=len(fresh) - 1)
 
     @torch.inference_mode()
     def forward(self, arena: KVArena, proposal: Proposal) -> Scored:
         """Run one round's proposal, root included."""
         pad, width = self._shape(arena, len(proposal))
-        plan = arena.plan_round(proposal, pad_to=pad, width=width)
-        idle = max(0, pad - len(proposal))
-        states = self._run(arena, proposal.tokens + [0] * idle, plan)
+        states = self._run(arena, arena.plan_round(proposal, pad_to=pad, width=width))
         return self._score(states, len(proposal))
 
     def _shape(self, arena: KVArena, rows: int) -> tuple[int, int]:
@@ -126,12 +123,12 @@ class TargetModel:
         pad = next((bucket for bucket in ROW_BUCKETS if bucket >= rows), rows)
         return pad, -(-(arena.side_rows + arena.length + pad) // WIDTH_STEP) * WIDTH_STEP
 
-    def _run(self, arena: KVArena, tokens: list[int], plan: ForwardPlan) -> torch.Tensor:
+    def _run(self, arena: KVArena, plan: ForwardPlan) -> torch.Tensor:
         """One pass; returns the final normed states [rows, H]."""
-        ids = torch.tensor([tokens], device=self.device)
         out = self.base(
-            input_ids=ids, position_ids=plan.positions[None], use_cache=True, plan=plan, **{self._cache_keyword: arena}
-        )
+            input_ids=plan.ids[None], position_ids=plan.positions[None], use_cache=True, plan=plan,
+            **{self._cache_keyword: arena},
+        )  # fmt: skip
         return out.last_hidden_state[0]
 
     def _score(self, states: torch.Tensor, count: int, first: int = 0) -> Scored:
@@ -182,10 +179,12 @@ def load_target(
     except UserError:
         raise
     except Exception as error:  # files of strangers: transformers raises whatever their faults lead to
-        raise UserError(f"cannot load target {str(source)!r}: {_first_line(error)}") from error
+        raise UserError(f"cannot load target {str(source)!r}: {first_line(error)}") from error
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report.get("mismatched_keys", ()))
     if absent:  # transformers would fill them with random numbers
         raise UserError(f"target {str(source)!r} lacks {len(absent)} tensors, {absent[0]} among them")
+    if device == "cpu" and chosen != _auto_dtype("cpu") == torch.float32:
+        logger.warning("this CPU does not compute in %s: passes take many times as long as in float32", chosen)
     kernels = load_kernels() if device == "cpu" and chosen == torch.float32 else None
     if kernels is not None:
         pack_linears(model, kernels)
@@ -236,7 +235,3 @@ def _end_ids(source: str | Path, config, options: dict) -> tuple[int, ...]:
         ids = None
     ids = config.eos_token_id if ids is None else ids
     return tuple(ids) if isinstance(ids, (list, tuple)) else () if ids is None else (ids,)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
