@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
 import stat
 
 import pytest
@@ -279,7 +278,7 @@ def test_a_library_that_is_cut_is_not_taken_for_whole(library, fresh_home):
         path.write_bytes(library[: len(library) // 2])
         path.with_suffix(".sha256").write_text(seal)
 
-    path = cpu_kernels._library_path(shutil.which("g++") or shutil.which("clang++"))
+    path = cpu_kernels._library_path(cpu_kernels._find_compiler())
     cut(path)
     assert not cpu_kernels._is_whole(path)
     path.write_bytes(library)
