@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from models import FAMILIES, kernels_or_none, tiny_model, tiny_target
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config
 
 from schemafill.inference.model.cpu_kernels import PackedLinear
@@ -282,6 +283,18 @@ def test_tied_and_sharded_checkpoints_load_as_they_were_saved(tmp_path, monkeypa
     assert torch.allclose(target.forward_prompt(target.new_arena(16), some_ids(10)).logits[0], expected, atol=1e-4)
     sorted(tmp_path.glob("model-*.safetensors"))[-1].unlink()
     with pytest.raises(UserError, match="cannot load target|lacks"):
+        load_target(tmp_path, device="cpu", dtype="float32")
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused_by_the_tensors_name(saved, tmp_path):
+    """transformers would fill it with random numbers and only warn."""
+    for file in saved.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tmp_path / "model.safetensors")
+    lost = next(name for name in tensors if name.endswith("k_proj.weight"))
+    del tensors[lost]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"lacks 1 tensors, {lost}"):
         load_target(tmp_path, device="cpu", dtype="float32")
 
 
