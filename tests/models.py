@@ -324,19 +324,17 @@ def visible_rows(plan: ForwardPlan, width: int, count: int) -> np.ndarray:
     """[count, width] which arena rows the last prompt row (if any) and the nodes see, read off either form of a
     plan."""
     visible = np.zeros((count, width), dtype=bool)
-    if plan.num_prompt:
-        visible[0, plan.stream_start : plan.first_row + plan.num_prompt] = True
-    nodes = visible[1:] if plan.num_prompt else visible
-    if not len(nodes):
-        return visible
     if plan.kernels is None:
-        nodes[:, : plan.mask.shape[-1]] = plan.mask[0, 0].numpy()
+        if plan.num_prompt:
+            visible[0, plan.stream_start : plan.first_row + plan.num_prompt] = True
+        if nodes := count - bool(plan.num_prompt):
+            visible[-nodes:, : plan.mask.shape[-1]] = plan.mask[0, 0].numpy()
         return visible
     columns = np.arange(width)[None] - plan.stream_start
-    nodes[:] = (columns >= 0) & (columns < plan.context.numpy()[:, None])
-    for node, (more, num) in enumerate(zip(plan.more.numpy(), plan.more_count.numpy(), strict=True)):
-        assert not nodes[node, more[:num]].any(), "a row is seen twice"
-        nodes[node, more[:num]] = True
+    visible[:] = (columns >= 0) & (columns < plan.context.numpy()[-count:, None])
+    for row, more, num in zip(visible, plan.more.numpy()[-count:], plan.more_count.numpy()[-count:], strict=True):
+        assert not row[more[:num]].any(), "a row is seen twice"
+        row[more[:num]] = True
     return visible
 
 

@@ -28,7 +28,8 @@ constexpr int MR = 6;
 #endif
 constexpr int NR = 2 * VL;        // columns per panel
 constexpr int64_t K_BLOCK = 128;  // this block of a panel, the one read ahead and X fit the first-level cache together
-constexpr int64_t M_BLOCK = 96;   // rows whose partial sums one thread holds
+constexpr int64_t M_BLOCK = 72;   // rows whose partial sums one thread holds
+constexpr int64_t M_AT_ONCE = 16 * M_BLOCK;  // rows of X that are rearranged together: what a long prompt may take
 
 typedef float vec __attribute__((vector_size(VL * 4), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(VL * 4), aligned(4)));
@@ -82,19 +83,25 @@ extern "C" void packed_linear(const float* x, const float* packed, const float* 
     fill_table<MR>(t);
     return t;
   }();
-  std::vector<float> x_blocks(m * k);  // per block of MR rows: [k][rows of the block]
-  for (int64_t r0 = 0; r0 < m; r0 += MR) {
-    const int64_t rows = std::min<int64_t>(MR, m - r0);
-    float* to = x_blocks.data() + r0 * k;
-    const float* from = x + r0 * k;
-    for (int64_t i = 0; i < k; i++)
-      for (int64_t r = 0; r < rows; r++) to[i * rows + r] = from[r * k + i];
-  }
+  for (; m > M_AT_ONCE; m -= M_AT_ONCE, x += M_AT_ONCE * k, y += M_AT_ONCE * n)
+    packed_linear(x, packed, bias, y, M_AT_ONCE, n, k);
+  // Kept between calls: fresh memory costs more than the product of a few rows.
+  static thread_local std::vector<float> x_store;
+  if ((int64_t)x_store.size() < m * k) x_store.resize(m * k);
+  float* const x_blocks = x_store.data();  // per block of MR rows: [k][rows of the block]
   const int64_t panels = (n + NR - 1) / NR;
 #pragma omp parallel
   {
     const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
     const int64_t first = panels * thread / threads, last = panels * (thread + 1) / threads;
+#pragma omp for schedule(static)
+    for (int64_t r0 = 0; r0 < m; r0 += MR) {
+      const int64_t rows = std::min<int64_t>(MR, m - r0);
+      float* to = x_blocks + r0 * k;
+      const float* from = x + r0 * k;
+      for (int64_t i = 0; i < k; i++)
+        for (int64_t r = 0; r < rows; r++) to[i * rows + r] = from[r * k + i];
+    }
     alignas(64) float sums[M_BLOCK * NR];
     for (int64_t m0 = 0; m0 < m; m0 += M_BLOCK) {
       const int64_t m1 = std::min(m, m0 + M_BLOCK);
@@ -104,7 +111,7 @@ extern "C" void packed_linear(const float* x, const float* packed, const float* 
           const float* panel = packed + (p * k + k0) * NR;
           for (int64_t r0 = m0; r0 < m1; r0 += MR) {
             const int64_t rows = std::min<int64_t>(MR, m1 - r0);
-            table[rows](panel, x_blocks.data() + r0 * k + k0 * rows, sums + (r0 - m0) * NR, k_count, k0 == 0,
+            table[rows](panel, x_blocks + r0 * k + k0 * rows, sums + (r0 - m0) * NR, k_count, k0 == 0,
                         panel + k_count * NR);
           }
         }

@@ -42,16 +42,28 @@ class ForwardPlan:
     rows: torch.Tensor  # [rows] where their keys and values go, first_row onwards
     has_nodes: bool = False
     kernels: Kernels | None = None
-    # What nodes see: three tensors with kernels, a mask without.
-    context: torch.Tensor | None = None  # [nodes] int32: rows of the public stream that a node sees
-    more: torch.Tensor | None = None  # [nodes, A] int32: further arena rows, in position order
-    more_count: torch.Tensor | None = None  # [nodes] int32
+    # With kernels, what every row sees, those of the prompt too; without, what nodes see.
+    context: torch.Tensor | None = None  # [rows] int32: rows of the public stream that a row sees
+    more: torch.Tensor | None = None  # [rows, A] int32: further arena rows, in position order
+    more_count: torch.Tensor | None = None  # [rows] int32
     mask: torch.Tensor | None = None  # [1, 1, nodes, width] bool
 
     @property
     def node_row(self) -> int:
         """Arena row of the proposal's root; node i stands i rows behind it."""
         return self.first_row + max(self.num_prompt - 1, 0)
+
+    def see(self, length: int, rows: np.ndarray, context: np.ndarray) -> None:
+        """Tell the kernels who sees what. A prompt row sees the stream up to itself, whichever part of it runs now.
+
+        length: rows of the stream before this pass. rows [nodes, A] int32, -1 for none, and context [nodes]: as
+        `KVArena._visible` has them.
+        """
+        own = np.arange(length + 1, length + self.num_prompt + 1, dtype=np.int32)
+        more = np.pad(rows, ((self.num_prompt, 0), (0, 0)), constant_values=-1).astype(np.int32)
+        self.context = torch.from_numpy(np.concatenate([own, context]).astype(np.int32))
+        self.more = torch.from_numpy(more)
+        self.more_count = torch.from_numpy((more >= 0).sum(axis=1).astype(np.int32))
 
 
 def attend(module, query, key, value, attention_mask, scaling=None, plan: ForwardPlan | None = None, **kwargs):
@@ -61,6 +73,9 @@ def attend(module, query, key, value, attention_mask, scaling=None, plan: Forwar
     """
     assert plan is not None and attention_mask is None
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    if plan.kernels is not None:
+        seen = (plan.context, plan.stream_start, plan.more, plan.more_count)
+        return plan.kernels.attention(query[0], key[0], value[0], *seen, scale)[None], None
     outputs = []
     if plan.num_prompt:
         end = plan.first_row + plan.num_prompt
@@ -74,16 +89,10 @@ def attend(module, query, key, value, attention_mask, scaling=None, plan: Forwar
         )
         outputs.append(out.transpose(1, 2))
     if plan.has_nodes:
-        nodes = query[:, :, plan.num_prompt :]
-        if plan.kernels is not None:
-            out = plan.kernels.attention(
-                nodes[0], key[0], value[0], plan.context, plan.stream_start, plan.more, plan.more_count, scale
-            )[None]
-        else:
-            width = plan.mask.shape[-1]
-            out = F.scaled_dot_product_attention(
-                nodes, key[:, :, :width], value[:, :, :width], attn_mask=plan.mask, scale=scale, enable_gqa=True
-            ).transpose(1, 2)
+        nodes, width = query[:, :, plan.num_prompt :], plan.mask.shape[-1]
+        out = F.scaled_dot_product_attention(
+            nodes, key[:, :, :width], value[:, :, :width], attn_mask=plan.mask, scale=scale, enable_gqa=True
+        ).transpose(1, 2)
         outputs.append(out)
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), None
 
@@ -166,15 +175,11 @@ class KVArena(Cache):
         else:
             integers = self._inputs.place(tokens, position, written)
         plan = ForwardPlan(first, num_prompt, self.side_rows, *integers, kernels=self.kernels)
-        if seen is not None:
-            rows, context = seen
-            plan.has_nodes = True
-            if self.kernels is None:
-                plan.mask = self._inputs.place_mask(self._mask(rows, context, max(first + len(tokens), width)))
-            else:
-                plan.context = torch.from_numpy(np.ascontiguousarray(context))
-                plan.more = torch.from_numpy(np.ascontiguousarray(rows))
-                plan.more_count = torch.from_numpy((rows >= 0).sum(axis=1).astype(np.int32))
+        plan.has_nodes = seen is not None
+        if self.kernels is not None:
+            plan.see(self.length, *(seen or (np.empty((0, 1), np.int32), np.empty(0, np.int32))))
+        elif seen is not None:
+            plan.mask = self._inputs.place_mask(self._mask(*seen, max(first + len(tokens), width)))
         self._plan = plan
         return plan
 
