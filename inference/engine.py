@@ -27,11 +27,11 @@ from schemafill.inference.model.kv_arena import KVArena
 from schemafill.inference.model.latency import FLAT, LatencyCurve, calibrate
 from schemafill.inference.model.target import EXACT_ROWS, ROW_BUCKETS, TargetModel, load_target
 from schemafill.inference.model.vocabulary import Vocabulary
+from schemafill.inference.prompt_builder import PromptBuilder
 from schemafill.inference.request import Completion, DecodeStats, SamplingParams, UserError
 from schemafill.inference.toolcall.dialects import Dialect, get_dialect
 from schemafill.inference.toolcall.output import OutputParser, new_call_id
-from schemafill.inference.toolcall.plain_prompt import render_plain
-from schemafill.inference.toolcall.prompt import normalise_messages, render_chat, request_text
+from schemafill.inference.toolcall.prompt import request_text
 from schemafill.inference.toolcall.reply import Delta
 from schemafill.inference.toolcall.schema import Catalog, parse_tools
 from schemafill.inference.toolcall.style import StyleMemory
@@ -63,7 +63,7 @@ class Engine:
         self.latency = latency
         self.vocabulary = Vocabulary(tokenizer)
         self.styles = StyleMemory(dialect.name)
-        self._call_id_length = call_id_length
+        self.prompts = PromptBuilder(tokenizer, dialect, call_id_length)
         self._arena: KVArena | None = None
         self._prefix_cache = prefix_cache
         self._prompt_in_arena: list[int] = []
@@ -162,9 +162,9 @@ class Engine:
         started = perf_counter()
         maker = get_method(method)
         catalog = parse_tools(tools or [])
-        history = normalise_messages(messages, id_length=self._call_id_length)
-        prompt = self._prompt(history, catalog)
-        prompt_ids = self._encode(prompt)
+        history = self.prompts.history(messages)
+        prompt = self.prompts.text(history, catalog)
+        prompt_ids = self.prompts.encode(prompt)
         limit = self._limit(len(prompt_ids), params)
         stats = DecodeStats(prompt_tokens=len(prompt_ids))
         state = self._state(prompt_ids, history, catalog)
@@ -175,8 +175,7 @@ class Engine:
         threshold = self.latency.threshold(self.target.dtype) if self.numerics == "guarded" else 0.0
         stats.seconds_by_phase["prepare"] = perf_counter() - started
 
-        opens_reasoning = prompt.rstrip().endswith(self.dialect.reasoning_opening)
-        parser = OutputParser(self.dialect, catalog, opens_reasoning)
+        parser = OutputParser(self.dialect, catalog, self.prompts.opens_reasoning(prompt))
         feed = TextFeed(params.stop)
         rounds = decode(
             self.target, arena, drafter, choose, state, stop, stats, threshold=threshold, keep_trace=trace
@@ -196,23 +195,6 @@ class Engine:
             tool_calls=[replace(call, id=new_call_id()) for call in parsed.tool_calls], content=parsed.content,
             reasoning=parsed.reasoning, finish_reason=parsed.finish_reason, unfinished=parsed.unfinished, stats=stats,
         )
-
-    def _prompt(self, history: list[dict], catalog: Catalog) -> str:
-        if self.dialect.name == "json":
-            return render_plain(history, catalog)
-        return render_chat(self.tokenizer, history, catalog.raw)
-
-    def _encode(self, prompt: str) -> list[int]:
-        """Ids of the prompt; a chat template writes its own start sign, a plain prompt gets the tokenizer's."""
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            bad = prompt[error.start : error.end]
-            raise UserError(f"messages or tools hold {bad!r}, which is no character (half of a pair)") from error
-        ids = self.tokenizer(prompt, add_special_tokens=self.dialect.name == "json")["input_ids"]
-        if not ids:
-            raise UserError("the prompt is empty")
-        return ids
 
     def _limit(self, num_prompt: int, params: SamplingParams) -> int:
         context = self.target.max_positions

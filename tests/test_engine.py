@@ -664,7 +664,8 @@ def memorised():
     tokenizer = byte_level_tokenizer()
     scripted = scripted_engine(TWO_CALLS["json"])
     prompt_ids = []
-    scripted.engine._encode = lambda prompt: prompt_ids.extend(tokenizer(prompt)["input_ids"]) or list(prompt_ids)
+    ids_of = scripted.engine.prompts.encode
+    scripted.engine.prompts.encode = lambda prompt: prompt_ids.extend(ids_of(prompt)) or list(prompt_ids)
     ask(scripted, "ar", weather_tools())
     output_ids = scripted.output_ids[:-1]
     model = memorised_model(prompt_ids, output_ids, len(tokenizer))
