@@ -26,7 +26,7 @@ help:
 # The stamp carries the Python version, so another python3 sets up anew; it is written last, so a broken set-up repeats.
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml requirements/lock.txt requirements/dev.txt
+$(STAMP): pyproject.toml requirements/lock.txt requirements/dev.txt requirements/no_deps.txt
 	@test -n "$(PYTHON_VERSION)" || { echo "error: no working $(PYTHON); install Python 3.11 or later" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is Python $(PYTHON_VERSION); 3.11 or later is needed (make PYTHON=python3.12 ...)" >&2; exit 1; }
@@ -38,6 +38,7 @@ $(STAMP): pyproject.toml requirements/lock.txt requirements/dev.txt
 	@set -o pipefail; $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements/lock.txt \
 	  -r requirements/dev.txt 2>&1 | tee .venv/setup.log | $(SHOW) || \
 	  { grep -A 20 -i '^ *error' .venv/setup.log >&2 || tail -n 20 .venv/setup.log >&2; exit 1; }
+	@$(PIP) --quiet --no-deps -r requirements/no_deps.txt
 	@echo "[3/3] installing schemafill itself"
 	@$(PIP) --quiet --no-deps --no-build-isolation --editable .
 	@rm -f .venv/.setup-*

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -172,13 +172,16 @@ def json_text(value: Any, *, indent: int | None = None, encoding: str = "utf-8")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Readers see the old file or the whole new one, never a part."""
+    """Readers see the old file or the whole new one, never a part. UserError where something else than a file is."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a device, say: replaced by a file, it would be gone
+        raise UserError(f"cannot write {path}: it is there and is no regular file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a name that is too long
+            temporary.unlink(missing_ok=True)
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 

@@ -1,7 +1,9 @@
 """What a run folder continues and what it refuses."""
 
 import json
+import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from fake_engine import FakeEngine, install
 from schemafill.inference.bench import run_bench
 from schemafill.inference.bench_config import BenchConfig
 from schemafill.inference.request import SamplingParams, UserError
-from schemafill.inference.results import RunFolder
+from schemafill.inference.results import RunFolder, write_atomically
 
 
 @pytest.fixture
@@ -173,3 +175,17 @@ def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path):
     with pytest.raises(UserError, match="not empty"):
         RunFolder(tmp_path).read_config()
     assert (tmp_path / "requests.jsonl").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "fifo"])
+def test_only_files_are_written_over(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    """A device or a pipe at the output's place was replaced by a file."""
+    make(tmp_path / "out")
+    with pytest.raises(UserError, match="is no regular file"):
+        write_atomically(tmp_path / "out", b"data")
+    assert not (tmp_path / "out").is_file() and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_name_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        write_atomically(tmp_path / ("n" * 250), b"data")

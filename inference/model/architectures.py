@@ -34,10 +34,22 @@ FAMILIES = {
     )
 }
 
+LEAST_LAYERS = 7
+"""Below it the three states of `eagle3_layers` would not be three."""
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """These choose rotation frequencies by the longest position in the pass. Draft rows reach further than the row that
 plain decoding computes, so drafting would change the target's own choice."""
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def eagle3_layers(num_layers: int) -> tuple[int, int, int]:
+    """The states that an EAGLE-3 head reads, as indices into transformers' `hidden_states`: 2, 14, 25 of 28 layers.
+
+    These are the outputs of the layers 1, N/2 - 1 and N - 4, from 0: what vLLM and SGLang take unless told otherwise.
+    """
+    if num_layers < LEAST_LAYERS:
+        raise UserError(f"a head reads three layers' states: a target of {num_layers} layers has too few")
+    return 2, num_layers // 2, num_layers - 3
 
 
 def check_architecture(config: Any) -> Family:

@@ -61,10 +61,10 @@ class TargetModel:
         parameters = inspect.signature(self.base.forward).parameters
         self._cache_keyword = "past_key_values" if "past_key_values" in parameters else "cache"
         self._captured: dict[int, torch.Tensor] = {}
+        self._final = torch.empty(0)
         self._logits = torch.empty(0)
-        self.capture_layers = capture_layers
-        for index in capture_layers:
-            self._capture(index)
+        self.capture_layers: tuple[int, ...] = ()
+        self.capture(capture_layers)
 
     @property
     def vocab_size(self) -> int:
@@ -129,13 +129,13 @@ class TargetModel:
             input_ids=plan.ids[None], position_ids=plan.positions[None], use_cache=True, plan=plan,
             **{self._cache_keyword: arena},
         )  # fmt: skip
-        return out.last_hidden_state[0]
+        self._final = out.last_hidden_state[0]
+        return self._final
 
     def _score(self, states: torch.Tensor, count: int, first: int = 0) -> Scored:
         features = None
         if self.capture_layers:
-            parts = [self._captured[i][0, first : first + count] for i in self.capture_layers]
-            features = torch.cat(parts, dim=-1)
+            features = self.captured_states(first, count)
         if isinstance(self.head, PackedLinear):
             if self._logits.shape[0] < count:
                 self._logits = torch.empty(max(count, 64), self.vocab_size)
@@ -145,8 +145,36 @@ class TargetModel:
             return Scored(self.head(states).float()[:count], features)
         return Scored(self.head(states[:count]).float(), features)
 
+    def captured_states(self, first: int = 0, count: int | None = None) -> torch.Tensor:
+        """[count, 3H] the captured states of the last pass's rows from `first` on; all of them without `count`."""
+        end = None if count is None else first + count
+        return torch.cat([self._captured[index][0, first:end] for index in self.capture_layers], dim=-1)
+
+    def final_states(self) -> torch.Tensor:
+        """[rows, H] of the last pass, behind the final norm: what the output layer sees."""
+        return self._final
+
+    @torch.inference_mode()
+    def all_states(self, token_ids: list[int]) -> list[torch.Tensor]:
+        """transformers' own `hidden_states` of one pass over some tokens, [T, H] each: captured states equal them."""
+        arena = self.new_arena(len(token_ids))
+        plan = arena.plan_prompt(token_ids)
+        out = self.base(
+            input_ids=plan.ids[None], position_ids=plan.positions[None], use_cache=True, plan=plan,
+            output_hidden_states=True, **{self._cache_keyword: arena},
+        )  # fmt: skip
+        return [states[0] for states in out.hidden_states]
+
+    def capture(self, layers: tuple[int, ...]) -> None:
+        """Record `hidden_states[i]` of each pass (transformers' convention: 0 the embeddings, i the output of layer
+        i - 1). A target captures one choice of layers."""
+        assert not self.capture_layers or layers == self.capture_layers, (self.capture_layers, layers)
+        if not self.capture_layers:
+            self.capture_layers = layers
+            for index in layers:
+                self._capture(index)
+
     def _capture(self, index: int) -> None:
-        """Record `hidden_states[index]` (transformers' convention: 0 the embeddings, i the output of layer i - 1)."""
         assert 1 <= index < self.config.num_hidden_layers, index
 
         def hook(module, args, output):
@@ -191,7 +219,7 @@ def load_target(
     else:
         model.to(device)
     return TargetModel(
-        model, name=str(source), kernels=kernels, exact=exact, end_ids=_end_ids(source, config, options),
+        model, name=str(source), kernels=kernels, exact=exact, end_ids=end_ids_of(source, config, options),
         capture_layers=capture_layers,
     )
 
@@ -227,7 +255,7 @@ def _auto_dtype(device: str) -> torch.dtype:
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
-def _end_ids(source: str | Path, config, options: dict) -> tuple[int, ...]:
+def end_ids_of(source: str | Path, config, options: dict) -> tuple[int, ...]:
     """All end ids of the generation config, the model config's where there is none."""
     try:
         ids = GenerationConfig.from_pretrained(source, **options).eos_token_id
